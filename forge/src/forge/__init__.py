@@ -1,0 +1,3 @@
+"""Reinforcement learning for language models where only the algorithm is yours."""
+
+__version__ = "0.1.0"
