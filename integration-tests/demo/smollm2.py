@@ -33,7 +33,9 @@ class Answers:
     torch_importable: bool
 
 
-def run_without_torch(program: Path, prompts: list[list[int]], stop: list[int], max_tokens: int, logits: Path | None = None) -> dict:
+def run_without_torch(
+    program: Path, prompts: list[list[int]], stop: list[int], max_tokens: int, logits: Path | None = None
+) -> dict:
     """Decode in a process of its own; see torchfree.py."""
     job, result = program.with_suffix(".job.json"), program.with_suffix(".result.json")
     job.write_text(

@@ -1,4 +1,4 @@
-"""Stages of the main job: each is timed and shown while it runs, on a terminal as a spinner or bar, elsewhere as lines."""
+"""Stages of the main job: each is timed and shown while it runs, as a bar on a terminal, as lines elsewhere."""
 
 from __future__ import annotations
 
