@@ -1,0 +1,7 @@
+"""Decoder-only language models: the shape, the forward, and reading and writing them."""
+
+from forge.models.config import DecoderConfig
+from forge.models.decoder import Decoder
+from forge.models.huggingface import load, save
+
+__all__ = ["Decoder", "DecoderConfig", "load", "save"]
