@@ -98,7 +98,8 @@ class Decoder(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits f32[..., V] of hidden states [..., hidden_size]."""
-        return F.linear(hidden, self.head).float()
+        logits = F.linear(hidden, self.head)
+        return logits if logits.dtype == torch.float32 else logits.float()
 
     @property
     def head(self) -> Tensor:
