@@ -5,7 +5,8 @@ it finds *kernels* by name. A kernel can be called, tells the shapes of its outp
 compiles for a target into an *artifact*: code with a C signature that needs neither Python nor torch.
 
 Consumers read arguments and results by attribute, so that a provider may bring dataclasses of its own with the same
-fields, and need not import this module. Nothing here imports torch.
+fields, and need not import this module; its UnsupportedTarget is known by the class name, and by the attribute `known`
+that lists what the kernel can do. Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+from helium.errors import UnsupportedTarget as UnsupportedTarget
 
 if TYPE_CHECKING:
     from typing import Self
@@ -146,18 +149,6 @@ def digest_of(artifact: Artifact) -> str:
     specs = [[[s.shape, s.dtype, s.strides] for s in group] for group in (artifact.inputs, artifact.outputs)]
     head = [artifact.target, artifact.form, artifact.symbol, *specs, artifact.symbols, artifact.workspace]
     return hashlib.sha256(json.dumps(head, separators=(",", ":")).encode() + b"\0" + artifact.code).hexdigest()
-
-
-class UnsupportedTarget(ValueError):
-    """A kernel has no artifact for a target. The message says what it can do; so does `supported`.
-
-    A provider that does not import this module raises a class of its own of this name, with these attributes.
-    """
-
-    def __init__(self, target: str, supported: Iterable[str]) -> None:
-        self.target = target
-        self.supported = tuple(supported)
-        super().__init__(f"no artifact for target {target!r}; supported: {', '.join(self.supported) or 'none'}")
 
 
 class KernelCallable(Protocol):
