@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from executor.errors import RuntimeClosedError
+from executor import trees
+from executor.errors import InputError, RuntimeClosedError
 from executor.file import ProgramFile
 from executor.manifest import Manifest, Method
 
@@ -127,6 +128,16 @@ class BoundMethod:
         with self._lock:
             run = self._run or self._start()
             return self._result(run(*self._bind(args, kwargs)))
+
+    def flat(self, inputs: Sequence[Any]) -> list[Any]:
+        """Run it on its inputs' flat leaves, in the order of `method.inputs`, and return its outputs' likewise."""
+        if len(inputs) != len(self.method.inputs):
+            raise InputError(self.method.name, f"{len(inputs)} flat inputs", str(len(self.method.inputs)))
+        result = self(**trees.unflatten(self.method.input_tree, inputs))
+        outputs: list[Any] = [None] * len(self.method.outputs)
+        for index, leaf in trees.match(self.method.output_tree, result, "result"):
+            outputs[index] = leaf
+        return outputs
 
     def forget(self) -> None:
         """Let go of the engine: the next call asks the runtime for it."""
