@@ -43,6 +43,7 @@ def symbols_of(expression: int | str) -> frozenset[str]:
     """The names that `expression` uses; ManifestError if it is outside the grammar."""
     if isinstance(expression, int):
         return frozenset()
+    compiled(expression)
     names = (node.id for node in ast.walk(_parse(expression)) if isinstance(node, ast.Name))
     return frozenset(names) - _FUNCTIONS.keys()
 
