@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from executor.errors import InputError
-from executor.manifest import ALIGNMENT, ITEM_SIZES, nbytes
+from executor.manifest import ALIGNMENT, ITEM_SIZES, Leaf, nbytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -16,7 +16,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype("uint16" if name == "bfloat16" else name) for name in sorted(ITEM_SIZES)
 }
-_SCALARS: dict[type, str] = {bool: "biuf", int: "iuf", float: "f"}
+# The kinds of dtype that each kind of number may become.
+_NUMBERS: dict[type, str] = {bool: "b", int: "iuf", float: "f"}
 
 
 def aligned(dtype: str, shape: tuple[int, ...]) -> Array:
@@ -36,28 +37,29 @@ def address(array: Array) -> int:
         return int(array.__array_interface__["data"][0])
 
 
-def from_any(value: object, name: str, dtype: str, due: str) -> Array:
-    """`value` as an array without a copy where it can be: an array, a DLPack object, or a Python number.
+def from_any(value: object, leaf: Leaf) -> Array:
+    """`value` as an array, without a copy where it can be: an array, a DLPack object, or a number for a 0-d leaf.
 
-    InputError naming the input if it is none of these or lies on another device. Numbers take on `dtype` where it
-    holds them, as they have no width of their own.
+    InputError naming the leaf if it is none of these or lies on another device. A Python number has no width of its
+    own and takes on the leaf's where that holds it.
     """
-    if type(value) in _SCALARS:
-        if DTYPES[dtype].kind not in _SCALARS[type(value)]:
-            raise InputError(name, f"the {type(value).__name__} {value!r}", due)
-        return _number(value, name, dtype, due)
+    if type(value) in _NUMBERS and not leaf.shape:
+        return _number(value, leaf)
     try:
         if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray | np.generic):
             return np.from_dlpack(value)
         if hasattr(value, "__array__"):
             return np.asarray(value)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        raise InputError(name, f"a {type(value).__name__} that gives no array ({error})", due) from error
-    raise InputError(name, f"a {type(value).__name__}", due)
+        raise InputError(leaf.name, f"a {type(value).__name__} that gives no array ({error})", str(leaf)) from error
+    raise InputError(leaf.name, f"a {type(value).__name__}", str(leaf))
 
 
-def _number(value: object, name: str, dtype: str, due: str) -> Array:
+def _number(value: object, leaf: Leaf) -> Array:
+    came = f"the {type(value).__name__} {value!r}"
+    if leaf.dtype == "bfloat16" or DTYPES[leaf.dtype].kind not in _NUMBERS[type(value)]:
+        raise InputError(leaf.name, came, str(leaf))
     try:
-        return np.array(value, DTYPES[dtype])
+        return np.array(value, DTYPES[leaf.dtype])
     except OverflowError as error:
-        raise InputError(name, f"the number {value!r}, which it cannot hold", due) from error
+        raise InputError(leaf.name, f"{came}, which it cannot hold", str(leaf)) from error

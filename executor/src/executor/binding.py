@@ -46,11 +46,11 @@ class Binder:
         return outputs[0] if self._single else trees.unflatten(self._method.output_tree, outputs)
 
     def _check(self, value: Any, leaf: Leaf, dtype: np.dtype[Any], shape: Sizes | None) -> Array:
-        array = value if type(value) is np.ndarray else from_any(value, leaf.name, leaf.dtype, describe(leaf))
+        array = value if type(value) is np.ndarray else from_any(value, leaf)
         if array.dtype != dtype:
             array = _as_bfloat16(array, leaf)
         if array.shape != shape and (shape is not None or len(array.shape) != len(leaf.shape)):
-            raise InputError(leaf.name, f"{array.dtype}{list(array.shape)}", describe(leaf))
+            raise InputError(leaf.name, f"{array.dtype}{list(array.shape)}", str(leaf))
         return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
 
     def _sizes(self, arrays: list[Array]) -> Sizes:
@@ -67,7 +67,7 @@ class Binder:
             due = tuple(evaluate(dim, values) for dim in leaf.shape)
             if array.shape != due:
                 which = ", ".join(f"{name}={value}" for name, value in values.items())
-                raise InputError(leaf.name, f"{array.dtype}{list(array.shape)}", f"{describe(leaf)} where {which}")
+                raise InputError(leaf.name, f"{array.dtype}{list(array.shape)}", f"{leaf} where {which}")
         return tuple(values.values())
 
     def _leaves(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -97,13 +97,8 @@ class Binder:
 
     def _describe(self, tree: trees.Tree) -> str:
         if tree.kind == "leaf" and isinstance(tree.value, int):
-            return describe(self._method.inputs[tree.value])
+            return str(self._method.inputs[tree.value])
         return f"a {tree.kind} of {[*tree.keys] or len(tree.children)}"
-
-
-def describe(leaf: Leaf) -> str:
-    """`float32[1, 3, n]`"""
-    return f"{leaf.dtype}[{', '.join(str(dim) for dim in leaf.shape)}]"
 
 
 def _static_shape(leaf: Leaf) -> Sizes | None:
@@ -116,4 +111,4 @@ def _as_bfloat16(array: Array, leaf: Leaf) -> Array:
     """The bits of a bfloat16 array of a library that adds the dtype to numpy; InputError for any other dtype."""
     if leaf.dtype == "bfloat16" and array.dtype.name == "bfloat16":
         return array.view(np.uint16)
-    raise InputError(leaf.name, f"{array.dtype}{list(array.shape)}", describe(leaf))
+    raise InputError(leaf.name, f"{array.dtype}{list(array.shape)}", str(leaf))

@@ -54,6 +54,9 @@ class Leaf:
     dtype: str
     shape: Shape
 
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
 
 @dataclass(frozen=True, slots=True)
 class Symbol:

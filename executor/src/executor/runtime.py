@@ -153,8 +153,7 @@ class BoundMethod:
 
     def __repr__(self) -> str:
         inputs, outputs = (
-            ", ".join(f"{leaf.name}: {leaf.dtype}[{', '.join(map(str, leaf.shape))}]" for leaf in leaves)
-            for leaves in (self.method.inputs, self.method.outputs)
+            ", ".join(f"{leaf.name}: {leaf}" for leaf in leaves) for leaves in (self.method.inputs, self.method.outputs)
         )
         return f"{self.method.name}({inputs}) -> ({outputs})"
 
