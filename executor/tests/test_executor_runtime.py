@@ -209,7 +209,7 @@ def test_a_closed_runtime_says_so_and_closing_again_is_fine(write_program: Write
         result = runtime(ONES)["y"]
     runtime.close()
     np.testing.assert_array_equal(result, ONES + 6)
-    for use in (lambda: runtime(ONES), lambda: runtime.state):
+    for use in (lambda: runtime(ONES), lambda: runtime.state, runtime.cases):
         with pytest.raises(RuntimeClosedError, match="closed; load the file again"):
             use()
 

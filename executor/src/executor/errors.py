@@ -11,7 +11,8 @@ ExecutorError
 ├── StateError (KeyError)              a snapshot that does not fit the program's state
 ├── ProgramRunError (RuntimeError)     compiled code reported an error
 ├── VerificationError (AssertionError) outputs differ from those expected
-└── RuntimeClosedError (RuntimeError)  used after close
+├── RuntimeClosedError (RuntimeError)  used after close
+└── CommandError (ValueError)          a command line that cannot be carried out
 """
 
 from __future__ import annotations
@@ -90,3 +91,7 @@ class VerificationError(ExecutorError, AssertionError):
 
 class RuntimeClosedError(ExecutorError, RuntimeError):
     """The runtime was closed: load the file again."""
+
+
+class CommandError(ExecutorError, ValueError):
+    """A command line cannot be carried out; the message says what to give instead."""

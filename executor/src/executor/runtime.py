@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from executor.engine import Engine, Run
     from executor.native import Library
     from executor.state import StateBuffers
+    from executor.vectors import Case
 
 
 def load(path: str | Path, *, threads: int | None = None, allow_code: bool = True) -> Runtime:
@@ -84,6 +85,14 @@ class Runtime:
         how = "closed" if self._closed else "compiled" if self._library else "interpreted"
         return f"<executor.Runtime {self._file.path!r}: {', '.join(self.methods)} ({how})>"
 
+    def cases(self) -> list[Case]:
+        """The test vectors that the file holds, for `executor.vectors.replay`; none if it was made without."""
+        from executor.vectors import decode
+
+        with self._lock:
+            self._check_open()
+            return [case for _, data in self._file.find("vectors") for case in decode(data)]
+
     def close(self) -> None:
         """Give code, state and mapping back, once no call is in progress. Idempotent; calls then raise an error."""
         with self._lock:
@@ -103,10 +112,13 @@ class Runtime:
     ) -> None:
         self.close()
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeClosedError(f"{self._file.path}: this runtime is closed; load the file again")
+
     def _started(self) -> Engine:
         with self._lock:
-            if self._closed:
-                raise RuntimeClosedError(f"{self._file.path}: this runtime is closed; load the file again")
+            self._check_open()
             if self._engine is None:
                 from executor.engine import Engine
 
