@@ -1,0 +1,137 @@
+"""The kernel object: what ``@helium.kernel()`` makes of a function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, overload
+
+from helium import ir, reference, symbolic
+from helium.config import Config
+from helium.contract import INTERFACE, TensorSpec
+from helium.frontend import lower
+from helium.frontend.source import Source, read
+from helium.specialise import Bound, Key, bind
+
+
+class Kernel:
+    """A compiled function on tensors; call it like the function. Fresh outputs belong to the caller.
+
+    It fulfils :class:`helium.contract.KernelCallable`.
+
+    Attributes:
+        name: "namespace::kernel", also its torch.library operation.
+        config: The schedule asked for; axes that it does not name get the default.
+        signature: The function's.
+    """
+
+    interface = INTERFACE
+
+    def __init__(
+        self, function: Callable[..., Any], name: str, *, backward: Any, config: Config | None, source: str | None
+    ) -> None:
+        self.name = name
+        self.config = config or Config()
+        self.signature = inspect.signature(function)
+        self.backward = backward
+        self._function, self._text = function, source
+        self._kernels: dict[Key, ir.Kernel] = {}
+        functools.update_wrapper(self, function)
+
+    @functools.cached_property
+    def source(self) -> Source:
+        """The function's text and tree."""
+        return read(self._function, self._text)
+
+    def bind(self, *args: Any, **kwargs: Any) -> Bound:
+        """The arguments sorted; tensors may be specs."""
+        return bind(self.name, self.signature, args, kwargs)
+
+    def lower(self, *args: Any, **kwargs: Any) -> ir.Kernel:
+        """The IR for arguments of these dtypes and ranks; tensors may be specs.
+
+        Raises:
+            KernelError: The function is not a kernel.
+            ArgumentMismatch: The arguments are not the function's.
+        """
+        return self.lower_bound(self.bind(*args, **kwargs))
+
+    def lower_bound(self, bound: Bound) -> ir.Kernel:
+        """The IR for arguments already sorted."""
+        kernel = self._kernels.get(bound.key)
+        if kernel is None:
+            kernel = self._kernels[bound.key] = lower(self.source, bound.params, bound.constants)
+        return kernel
+
+    def abstract(self, *args: Any) -> tuple[TensorSpec, ...]:
+        """The specs of what is returned, in order, over the symbols of the arguments' specs."""
+        bound = self.bind(*args)
+        kernel = self.lower_bound(bound)
+        shapes = {name: tuple(spec.shape) for name, spec in bound.tensors.items()}
+        made = {
+            o.name: TensorSpec.contiguous(
+                (symbolic.extent(self.name, s, shapes, bound.scalars) for s in o.shape),
+                o.dtype,  # type: ignore[arg-type]
+            )
+            for o in kernel.outputs
+        }
+        return tuple(made[name] if name in made else bound.tensors[name] for name in kernel.returns)
+
+    def reference(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the reference executor: tile by tile in plain torch, on the CPU, with this kernel's config."""
+        bound = self.bind(*args, **kwargs)
+        kernel = self.lower_bound(bound)
+        blocks = dict.fromkeys(axes(kernel), 16) | dict(self.config.blocks)
+        results = reference.run(kernel, bound.tensors, bound.scalars, blocks)
+        return pack(kernel, results)
+
+
+def pack(kernel: ir.Kernel, results: tuple[Any, ...]) -> Any:
+    """Results as the function returns them: alone, in a tuple, or None."""
+    if kernel.returns_tuple:
+        return results
+    return results[0] if results else None
+
+
+def axes(kernel: ir.Kernel) -> list[str]:
+    """The names of a kernel's axes, outermost first."""
+    return [axis.name for loop in kernel.loops for axis in _axes(loop)]
+
+
+def _axes(loop: ir.Loop) -> list[ir.Axis]:
+    inner = [axis for i in loop.body if isinstance(i, ir.Loop) for axis in _axes(i)]
+    return [*loop.axes, *inner]
+
+
+@overload
+def kernel(function: Callable[..., Any], /) -> Kernel: ...
+@overload
+def kernel(
+    *, backward: Any = None, config: Config | None = None, name: str | None = None, source: str | None = None
+) -> Callable[[Callable[..., Any]], Kernel]: ...
+def kernel(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    backward: Any = None,
+    config: Config | None = None,
+    name: str | None = None,
+    source: str | None = None,
+) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
+    """Make a kernel of a function.
+
+    Args:
+        backward: ``backward(grads, args, outputs) -> gradients``, one per argument of the function (None where there is
+            none); makes the kernel differentiable.
+        config: Block sizes by loop variable; a good default is chosen otherwise.
+        name: "namespace::kernel"; ``helium::<module>__<function>`` otherwise.
+        source: The function's text, where the interpreter does not know it (``exec``).
+    """
+
+    def decorate(function: Callable[..., Any]) -> Kernel:
+        module = function.__module__.replace(".", "_").strip("_") or "main"
+        qualified = name or f"helium::{module}__{function.__name__}"
+        return Kernel(function, qualified, backward=backward, config=config, source=source)
+
+    return decorate if function is None else decorate(function)
