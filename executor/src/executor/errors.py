@@ -10,6 +10,11 @@ ExecutorError
 ├── InputError (ValueError)            an argument of the wrong shape, dtype or name
 ├── StateError (KeyError)              a snapshot that does not fit the program's state
 ├── ProgramRunError (RuntimeError)     compiled code reported an error
+├── CompileError                       a model that cannot be compiled
+│   ├── UnsupportedError (TypeError)   an operation, dtype or shape that this version has no loops for
+│   ├── KernelError (LookupError)      a custom kernel that cannot be had, or whose provider breaks the contract
+│   ├── ToolchainError (RuntimeError)  no C compiler, or one that fails
+│   └── UnsupportedTargetError (ValueError)  a machine that this version does not compile for
 ├── VerificationError (AssertionError) outputs differ from those expected
 ├── RuntimeClosedError (RuntimeError)  used after close
 └── CommandError (ValueError)          a command line that cannot be carried out
@@ -83,6 +88,48 @@ class ProgramRunError(ExecutorError, RuntimeError):
         super().__init__(f"method {method!r} stopped with error {code}: {text}")
         self.method = method
         self.code = code
+
+
+class CompileError(ExecutorError):
+    """A model cannot be compiled."""
+
+
+class UnsupportedError(CompileError, TypeError):
+    """The model uses something that this version has no loops for.
+
+    `what` is it, `source` the line of the model that uses it ("" if unknown), `cure` what to do.
+    """
+
+    def __init__(self, what: str, source: str, cure: str) -> None:
+        super().__init__(f"{what}{f' at {source}' if source else ''}; {cure}")
+        self.what = what
+        self.source = source
+        self.cure = cure
+
+
+class KernelError(CompileError, LookupError):
+    """A custom kernel cannot be had, or what its provider gave breaks the contract: `kernel` and `problem`."""
+
+    def __init__(self, kernel: str, problem: str) -> None:
+        super().__init__(f"kernel {kernel!r}: {problem}")
+        self.kernel = kernel
+        self.problem = problem
+
+
+class ToolchainError(CompileError, RuntimeError):
+    """There is no C compiler, or it fails: the message has its own words."""
+
+
+class UnsupportedTargetError(CompileError, ValueError):
+    """This version does not compile for `target`; `host` is this machine."""
+
+    def __init__(self, target: str, host: str) -> None:
+        super().__init__(
+            f"no compiler for target {target!r}; this version compiles for the machine that it runs on, {host!r}, "
+            "or the same with fewer features"
+        )
+        self.target = target
+        self.host = host
 
 
 class VerificationError(ExecutorError, AssertionError):
