@@ -94,7 +94,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(small_file: Path) -
 
 
 def test_ir_is_always_there_and_kinds_are_known(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match="no segment of kind 'ir'"):
+    with pytest.raises(ManifestError, match="0 segments of kind 'ir'"):
         write(tmp_path / "a", methods=[small()], segments=[])
     for kind in ("weights", "poem"):
         with pytest.raises(ManifestError, match=kind):
@@ -162,7 +162,7 @@ HOSTILE: dict[str, tuple[Rewrite, str]] = {
     "a segment on the header": (_segment(0, offset=0), "lies on"),
     "a crooked segment": (_segment(2, offset=4 * 64 + 1, length=0), "not on 64 bytes"),
     "a wrong hash": (_segment(0, sha256="0" * 64), "does not match its sha256"),
-    "no ir": (_segment(0, kind="debug"), "no 'ir' segment"),
+    "no ir": (_segment(0, kind="debug"), "0 segments of kind 'ir'"),
     "a number as text": (_segment(0, length="2"), "int is due"),
     "a number as a fraction": (_segment(0, length=2.0), "int is due"),
     "a number as a truth": (_segment(0, length=True), "int is due"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -17,6 +18,7 @@ from executor.binding import Binder, Sizes
 from executor.errors import ProgramRunError
 from executor.expressions import evaluate
 from executor.file import ProgramFile
+from executor.interpret import Interpreter
 from executor.manifest import Method, Weight
 from executor.native import Library
 from executor.state import StateBuffers
@@ -32,11 +34,14 @@ class Engine:
         weights = {weight.name: _mapped(file, weight) for weight in manifest.weights}
         self.state = StateBuffers(manifest, weights, lock)
         self.binders = {method.name: Binder(method) for method in manifest.methods}
-        if library is not None:
+        self.runs: dict[str, Run]
+        if library is None:
+            ((_, text),) = file.find("ir")
+            interpreter = Interpreter(bytes(text), manifest, self.state.buffers, weights)
+            self.runs = {method.name: partial(interpreter.run, method) for method in manifest.methods}
+        else:
             state, constants = _addresses(self.state.buffers.values()), _addresses(weights.values())
-            self.runs: dict[str, Run] = {
-                method.name: NativeMethod(method, library, state, constants) for method in manifest.methods
-            }
+            self.runs = {method.name: NativeMethod(method, library, state, constants) for method in manifest.methods}
 
 
 class NativeMethod:

@@ -153,8 +153,8 @@ class ProgramFile:
             if segment.offset % alignment:
                 what = f"a {segment.kind!r} segment at {segment.offset}, not on {alignment} bytes"
                 raise DamagedFileError(self.path, what, _AGAIN)
-        if "ir" not in [segment.kind for segment in segments]:
-            raise DamagedFileError(self.path, "no 'ir' segment", _AGAIN)
+        if (held := [segment.kind for segment in segments].count("ir")) != 1:
+            raise DamagedFileError(self.path, f"{held} segments of kind 'ir', where one is due", _AGAIN)
 
     def _check_range(self, what: str, offset: int, length: int, taken: int) -> None:
         size = len(self._bytes)
@@ -173,8 +173,8 @@ def _check_kinds(kinds: list[str]) -> None:
     known = [kind for kind in KINDS if kind != "weights"]
     if odd := sorted(set(kinds) - set(known)):
         raise ManifestError(f"segments of kind {odd}; what may be given is {known} (weights go in by themselves)")
-    if "ir" not in kinds:
-        raise ManifestError("no segment of kind 'ir': a program file always holds its loops, whatever code it has")
+    if kinds.count("ir") != 1:
+        raise ManifestError(f"{kinds.count('ir')} segments of kind 'ir': a file holds its loops once, whatever its code")
 
 
 def _put(stream: BinaryIO, kind: str, parts: Sequence[Buffer], alignment: int, target: str = "") -> Segment:
