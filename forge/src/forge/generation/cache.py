@@ -1,11 +1,10 @@
-"""Keys and values of the rows in flight, in slots that rows keep for as long as they run."""
+"""Keys and values of the rows in flight, aligned so that every row's newest token lies in the same column."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from forge.models import Decoder
@@ -16,69 +15,123 @@ __all__ = ["SlotCache"]
 
 
 class SlotCache:
-    """Tensors [layers, slots, kv_heads, length, head_dim] for keys and for values, written in place.
+    """Tensors [layers, slots, kv_heads, columns, head_dim] for keys and for values, written in place.
 
-    Slots and length grow when more is asked for and never shrink. What lies behind a row's position is stale but
-    finite, and masked.
+    Keys are rotated before they are stored, so a token may lie in any column. Rows are aligned at their ends: a step
+    writes one column for all of them, and attends from the first column of the longest. When columns run out, the
+    occupied ones move to the front, or their number doubles. What lies before a row's first column is stale but
+    finite, and masked. The rows in use are always the first slots.
     """
 
-    def __init__(self, decoder: Decoder) -> None:
-        self._decoder = decoder
-        self._keys = self._empty(0, 0)
-        self._values = self._empty(0, 0)
+    def __init__(self, decoder: Decoder, max_slots: int) -> None:
+        config = decoder.config
+        self._max_slots = max_slots
+        self._scale = config.head_dim**-0.5
+        self._keys = decoder.head.detach().new_zeros(config.num_layers, 0, config.num_kv_heads, 0, config.head_dim)
+        self._values = self._keys
+        self._next = 0  # the column that the next step writes
+        self._firsts: list[int] = []  # of each slot in use, the column of its first token
+        self._bias: Tensor | None = None  # [slots * kv_heads, 1, columns]: 0, or -inf before a row's first column
 
     @property
-    def length(self) -> int:
-        """Positions there is room for in each slot."""
-        return self._keys.shape[3]
+    def device(self) -> torch.device:
+        """Where the keys and values are."""
+        return self._keys.device
 
-    def _empty(self, slots: int, length: int) -> Tensor:
-        config = self._decoder.config
-        return self._decoder.head.new_zeros(
-            config.num_layers, slots, config.num_kv_heads, length, config.head_dim, requires_grad=False
-        )
+    def open(self, lengths: Sequence[int]) -> None:
+        """Take the next slots into use, with room for `lengths` tokens of each before the next column."""
+        slots, longest = len(self._firsts) + len(lengths), max(lengths)
+        if slots > self._keys.shape[1] or longest > self._next:
+            self._align(slots, max(self._window, longest))
+        self._firsts += [self._next - length for length in lengths]
+        self._bias = None
 
-    def reserve(self, slots: int, length: int) -> None:
-        """Make room for `slots` rows of `length` positions, keeping what is there."""
-        _, old_slots, _, old_length, _ = self._keys.shape
-        if slots <= old_slots and length <= old_length:
-            return
-        shape = max(slots, old_slots), max(-(-length // 64) * 64, old_length)
-        keys, values = self._empty(*shape), self._empty(*shape)
-        keys[:, :old_slots, :, :old_length] = self._keys
-        values[:, :old_slots, :, :old_length] = self._values
-        self._keys, self._values = keys, values
+    def close(self, slot: int) -> None:
+        """Give up a slot; the last slot in use moves into it."""
+        first = self._firsts.pop()
+        if slot < len(self._firsts):
+            for tensor in (self._keys, self._values):
+                columns = tensor[:, :, :, first : self._next]
+                columns[:, slot] = columns[:, len(self._firsts)]
+            self._firsts[slot] = first
+        self._bias = None
 
-    def copy(self, source: int, target: int, length: int) -> None:
-        """Give slot `target` the first `length` positions of slot `source`."""
-        for tensor in (self._keys, self._values):
-            tensor[:, target, :, :length] = tensor[:, source, :, :length]
-
-    def prefill(self, token_ids: Tensor, slots: Sequence[int]) -> Attend:
-        """Attention over whole prompts int64[N, L], padded on the right, that also fills the N `slots` from 0 on."""
-        attend_all = causal(token_ids, None)
-        rows, length = torch.as_tensor(slots, device=token_ids.device), token_ids.shape[1]
+    def prefill(self, token_ids: Tensor, mask: Tensor | None, slot: int) -> Attend:
+        """Attention over whole prompts int64[N, L], padded on the left, that also fills the N slots from `slot` on."""
+        attend_all = causal(token_ids, mask)
+        slots, columns = slice(slot, slot + token_ids.shape[0]), slice(self._next - token_ids.shape[1], self._next)
 
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            self._keys[layer, :, :, :length].index_copy_(0, rows, keys.transpose(1, 2))
-            self._values[layer, :, :, :length].index_copy_(0, rows, values.transpose(1, 2))
+            self._keys[layer, slots, :, columns] = keys.transpose(1, 2)
+            self._values[layer, slots, :, columns] = values.transpose(1, 2)
             return attend_all(layer, queries, keys, values)
 
         return attend
 
-    def step(self, positions: Tensor, longest: int) -> Attend:
-        """Attention of one new token in each of the first slots, at `positions` int64[N], none above `longest`."""
-        rows = torch.arange(len(positions), device=positions.device)
-        used = longest + 1
-        allowed = (torch.arange(used, device=positions.device) <= positions.unsqueeze(-1)).view(-1, 1, 1, used)
+    def repeat(self, sources: Sequence[int], slot: int) -> None:
+        """Fill the slots from `slot` on with what `sources`, just prefilled, hold."""
+        index = torch.tensor(sources, device=self.device)
+        for tensor in (self._keys, self._values):
+            columns = tensor[:, :, :, min(self._firsts[slot:]) : self._next]
+            columns[:, slot : slot + len(sources)] = columns.index_select(1, index)
+
+    def step(self) -> Attend:
+        """Attention of one new token in each row in use: queries, keys and values are [N, 1, heads, head_dim]."""
+        if self._next == self._keys.shape[3]:
+            self._align(len(self._firsts), self._window)
+        column, first, rows = self._next, min(self._firsts), len(self._firsts)
+        self._next += 1
+        bias = self._biases()[:, :, first : self._next]
 
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            batch, _, kv_heads, dim = keys.shape
-            cached_keys, cached_values = self._keys[layer, :batch], self._values[layer, :batch]
-            cached_keys[rows, :, positions] = keys.squeeze(1)
-            cached_values[rows, :, positions] = values.squeeze(1)
-            grouped = queries.reshape(batch, kv_heads, -1, dim)
-            out = F.scaled_dot_product_attention(grouped, cached_keys[:, :, :used], cached_values[:, :, :used], allowed)
-            return out.reshape(batch, 1, -1)
+            all_keys, all_values = self._keys[layer, :rows], self._values[layer, :rows]
+            all_keys[:, :, column] = keys[:, 0]
+            all_values[:, :, column] = values[:, 0]
+            seen_keys = all_keys.flatten(0, 1)[:, first : column + 1]
+            seen_values = all_values.flatten(0, 1)[:, first : column + 1]
+            grouped = queries.reshape(len(bias), -1, queries.shape[-1])
+            scores = torch.baddbmm(bias, grouped, seen_keys.transpose(1, 2), alpha=self._scale)
+            return torch.bmm(scores.softmax(-1), seen_values).view(rows, 1, -1)
 
         return attend
+
+    @property
+    def _window(self) -> int:
+        """The number of columns that the rows in use occupy."""
+        return self._next - min(self._firsts, default=self._next)
+
+    def _align(self, slots: int, window: int) -> None:
+        """Put the end of the rows at column `window`, with at least as many columns free behind it."""
+        old_slots, old_columns = self._keys.shape[1], self._keys.shape[3]
+        columns = max(old_columns, 64)
+        while columns < 2 * window:
+            columns *= 2
+        if slots > old_slots:
+            slots = min(max(slots, 2 * old_slots), self._max_slots)
+        occupied, shift = slice(self._next - self._window, self._next), window - self._next
+        self._keys, self._values = (
+            _moved(tensor, occupied, shift, max(slots, old_slots), columns) for tensor in (self._keys, self._values)
+        )
+        self._firsts = [first + shift for first in self._firsts]
+        self._next = window
+        self._bias = None
+
+    def _biases(self) -> Tensor:
+        if self._bias is None:
+            columns = torch.arange(self._keys.shape[3], device=self.device)
+            hidden = columns < torch.tensor(self._firsts, device=self.device).unsqueeze(-1)
+            bias = torch.zeros(hidden.shape, dtype=self._keys.dtype, device=self.device).masked_fill(hidden, -torch.inf)
+            self._bias = bias.repeat_interleave(self._keys.shape[2], 0).unsqueeze(1)
+        return self._bias
+
+
+def _moved(tensor: Tensor, occupied: slice, shift: int, slots: int, columns: int) -> Tensor:
+    """A tensor of `slots` and `columns` (the same one if it has them) with the occupied columns shifted."""
+    content = tensor[:, :, :, occupied]
+    if tensor.shape[1] < slots or tensor.shape[3] < columns:
+        layers, _, heads, _, dim = tensor.shape
+        target = tensor.new_zeros(layers, slots, heads, columns, dim)
+    else:
+        target, content = tensor, content.clone()
+    target[:, : tensor.shape[1], :, occupied.start + shift : occupied.stop + shift] = content
+    return target

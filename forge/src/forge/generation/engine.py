@@ -15,6 +15,7 @@ from forge.generation.rows import Row, RowTensors
 from forge.generation.sampling import sample
 from forge.kernels import LogProb, token_logprobs
 from forge.models import Decoder
+from forge.models.attention import positions_of
 from forge.models.packing import pack
 from forge.tokenizer import Tokenizer
 
@@ -53,7 +54,7 @@ class Engine:
         self._eos_ids = frozenset({tokenizer.eos_id, *model.config.eos_ids})
         self._generator = torch.Generator()
         self._seeds = torch.Generator().manual_seed(seed)
-        self._cache = SlotCache(model)
+        self._cache = SlotCache(model, slots)
         self._cos, self._sin = model.rope(torch.arange(0))
         self._waiting: deque[Row] = deque()
         self._rows: list[Row] = []
@@ -132,10 +133,9 @@ class Engine:
 
     def _decode(self, rows: RowTensors) -> Tensor:
         """Logits f32[N, V] after the rows' latest tokens."""
-        cos = self._cos.index_select(0, rows.positions).unsqueeze(1)
-        sin = self._sin.index_select(0, rows.positions).unsqueeze(1)
-        attend = self._cache.step(rows.positions, rows.longest)
-        return self.model.logits(self.model.decode(rows.tokens.unsqueeze(1), cos, sin, attend).squeeze(1))
+        cos, sin = self._rope(rows.positions.unsqueeze(1), rows.longest + 1)
+        hidden = self.model.decode(rows.tokens.unsqueeze(1), cos, sin, self._cache.step())
+        return self.model.logits(hidden.squeeze(1))
 
     def _sample(self, rows: RowTensors, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The next token int64[N] and its log-probability f32[N]."""
@@ -155,11 +155,10 @@ class Engine:
 
     def _finish(self, slot: int) -> tuple[int, Completion]:
         """Take a row out; the last row moves into its slot, so that the rows in flight stay the first slots."""
-        row, last = self._rows[slot], len(self._rows) - 1
-        self._rows[slot] = self._rows[last]
-        if slot != last:
-            self._cache.copy(last, slot, self._rows[slot].position)
+        row = self._rows[slot]
+        self._rows[slot] = self._rows[-1]
         self._rows.pop()
+        self._cache.close(slot)
         self._tensors = None
         ended = row.token_ids[-1] in row.stop_ids or (row.params.stop and self._has_stop_string(row))
         return row.number, row.completion("stop" if ended else "length")
@@ -171,40 +170,37 @@ class Engine:
 
     def _refill(self) -> None:
         """Start waiting rows in the free slots; prompts that are equal are prefilled once."""
+        started = [self._waiting.popleft() for _ in range(min(len(self._waiting), self.slots - len(self._rows)))]
         first = len(self._rows)
-        while self._waiting and len(self._rows) < self.slots:
-            self._rows.append(self._waiting.popleft())
+        slot_of = {prompt: first + index for index, prompt in enumerate(dict.fromkeys(row.prompt for row in started))}
+        distinct = {row.prompt: row for row in reversed(started)}
+        repeated = [row for row in started if distinct[row.prompt] is not row]
+        self._rows += [*(distinct[prompt] for prompt in slot_of), *repeated]
         self._tensors = None
-        self._reserve(max(len(row.prompt) + len(row.draws) for row in self._rows[first:]))
-        donors = {row.prompt: slot for slot, row in enumerate(self._rows[:first]) if row.prefilled == self.version}
-        fresh: list[int] = []
-        copies: list[tuple[int, int]] = []
-        for slot in range(first, len(self._rows)):
-            row = self._rows[slot]
-            row.prefilled = self.version
-            if row.prompt in donors:
-                copies.append((donors[row.prompt], slot))
-            else:
-                donors[row.prompt] = slot
-                fresh.append(slot)
-        self._prefill(fresh)
-        for source, target in copies:
-            self._cache.copy(source, target, len(self._rows[target].prompt) - 1)
+        self._cache.open([len(row.prompt) - 1 for row in self._rows[first:]])
+        self._prefill([prompt[:-1] for prompt in slot_of], first)
+        if repeated:
+            self._cache.repeat([slot_of[row.prompt] for row in repeated], first + len(slot_of))
 
-    def _reserve(self, length: int) -> None:
-        self._cache.reserve(len(self._rows), length)
-        if len(self._cos) < self._cache.length:
-            self._cos, self._sin = self.model.rope(torch.arange(self._cache.length, device=self._device))
-
-    def _prefill(self, slots: Sequence[int]) -> None:
-        """Fill the slots with the keys and values of their prompts but for the last token, which `step` feeds."""
-        prompts = [self._rows[slot].prompt[:-1] for slot in slots]
-        longest = max((len(prompt) for prompt in prompts), default=0)
+    def _prefill(self, prompts: Sequence[tuple[int, ...]], slot: int) -> None:
+        """Fill the slots from `slot` on with the keys and values of all but a prompt's last token (`step` feeds it)."""
+        shortest, longest = min(map(len, prompts)), max(map(len, prompts))
         if longest == 0:
             return
-        padded = torch.tensor([prompt + (0,) * (longest - len(prompt)) for prompt in prompts], device=self._device)
-        cos, sin = self._cos[:longest].unsqueeze(0), self._sin[:longest].unsqueeze(0)
-        self.model.decode(padded, cos, sin, self._cache.prefill(padded, slots))
+        padded = torch.tensor([(0,) * (longest - len(prompt)) + prompt for prompt in prompts], device=self._device)
+        mask = None
+        if shortest < longest:
+            lengths = torch.tensor([len(prompt) for prompt in prompts], device=self._device)
+            mask = torch.arange(longest, 0, -1, device=self._device) <= lengths.unsqueeze(-1)
+        cos, sin = self._rope(positions_of(padded, mask), longest)
+        self.model.decode(padded, cos, sin, self._cache.prefill(padded, mask, slot))
+
+    def _rope(self, positions: Tensor, limit: int) -> tuple[Tensor, Tensor]:
+        """Rotary tables of `positions`, all below `limit`, looked up in tables that double as they must."""
+        if len(self._cos) < limit:
+            length = min(max(2 * limit, 64), self.max_seq_len)
+            self._cos, self._sin = self.model.rope(torch.arange(length, device=self._device))
+        return self._cos[positions], self._sin[positions]
 
     @property
     def _device(self) -> torch.device:

@@ -22,7 +22,6 @@ class Row:
     params: SamplingParams
     draws: list[float]  # one uniform number in [0, 1) for each token it may get
     stop_ids: frozenset[int]
-    prefilled: int = -1  # the version whose weights made the prompt's keys and values
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)

@@ -16,7 +16,7 @@ def sample(probs: Tensor, draws: Tensor, cuts: tuple[Tensor, Tensor, Tensor] | N
     """
     if cuts is None:
         return invert(probs, draws)
-    likeliest, ids = probs.sort(-1, descending=True, stable=True)
+    likeliest, ids = torch.sort(probs, dim=-1, descending=True, stable=True)
     return ids.gather(-1, invert(cut(likeliest, *cuts), draws).unsqueeze(-1)).squeeze(-1)
 
 
