@@ -7,6 +7,7 @@ ForgeError
 ├── ConfigError (ValueError)          a configuration with an unknown key, or a value that does not fit
 ├── EpisodeError (ValueError)         an episode whose parts contradict each other
 ├── StalenessError (RuntimeError)     more groups, or older ones, than the staleness bound allows
+├── LaunchError (RuntimeError)         an actor that cannot be launched, or a call that its mesh cannot take
 ├── SyncError (RuntimeError)          weights that did not arrive as they were sent
 │   └── ParityError (RuntimeError)    trainer and generator that do not compute the same log-probabilities
 ├── ProviderError (LookupError)       an entry point that is unknown, provided twice, or broken
@@ -17,6 +18,7 @@ __all__ = [
     "ConfigError",
     "EpisodeError",
     "ForgeError",
+    "LaunchError",
     "MissingExtraError",
     "ModelFormatError",
     "ParityError",
@@ -62,6 +64,10 @@ class StalenessError(ForgeError, RuntimeError):
     """The buffer was used against its staleness bound; `bound` is in policy versions."""
 
     bound: int
+
+
+class LaunchError(ForgeError, RuntimeError):
+    """The in-process launcher cannot launch a spec, or its mesh cannot take a call."""
 
 
 class SyncError(ForgeError, RuntimeError):

@@ -1,0 +1,1 @@
+"""Launchers that come with forge."""

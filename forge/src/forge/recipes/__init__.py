@@ -1,0 +1,1 @@
+"""Recipes: the loops that a newcomer reads."""
