@@ -12,7 +12,7 @@ import pytest
 from executor.file import Blob, WeightData, write
 from executor.manifest import Leaf, Method, State, Symbol
 
-from executor import targets, trees
+from executor import ir, ir_json, targets, trees
 
 SCALE_AND_COUNT = """
 #include <stdint.h>
@@ -32,6 +32,36 @@ int edge_forward(const void *const *inputs, void *const *outputs, void *const *s
     return 0;
 }
 """
+
+_X, _SCALE, _COUNT, _Y = range(4)
+
+
+def _loops() -> bytes:
+    """SCALE_AND_COUNT in the loop IR."""
+    place = _int("add", _int("mul", ir.Axis(0), ir.Const(4, "int64")), ir.Axis(1))
+    x, first = ir.Load(_X, place), ir.Const(0, "int64")
+    negative = ir.Op("cast", "int64", (ir.Op("lt", "bool", (x, ir.Const(0.0, "float32"))),))
+    scaled = _float("add", _float("mul", x, ir.Load(_SCALE, first)), ir.Load(_COUNT, first))
+    store = ir.Store(_Y, (), _int("add", place, ir.Check(negative, 1, False, 7)), scaled)
+    count = ir.Store(0, (), first, _float("add", ir.Load(0, first), ir.Const(1.0, "float32")))
+    functions = (ir.Nest(("float32",) * 4, ("n", 4), (store,)), ir.Nest(("float32",), (), (count,)))
+    buffers = (
+        ir.Buffer("x", "input", "float32", ("n", 4), 0),
+        ir.Buffer("scale", "weight", "float32", (1,), 1),
+        ir.Buffer("count", "state", "float32", (1,), 0),
+        ir.Buffer("y", "output", "float32", ("n", 4), 0),
+    )
+    block = ir.Block(buffers, (ir.Step(0, (0, 1, 2, 3)), ir.Step(1, (2,))))
+    return ir_json.dump(ir.LoopProgram(functions, (ir.MethodBody("forward", block),)))
+
+
+def _int(name: str, *args: ir.Expr) -> ir.Op:
+    return ir.Op(name, "int64", args)
+
+
+def _float(name: str, *args: ir.Expr) -> ir.Op:
+    return ir.Op(name, "float32", args)
+
 
 Write = Callable[..., Path]
 Make = Callable[..., Method]
@@ -85,7 +115,7 @@ def write_program(tmp_path: Path, shared_object: bytes) -> Write:
             methods=methods or (_method(),),
             state=[State("count", "float32", (1,), "start")],
             weights=[WeightData("start", "float32", (1,), five), WeightData("scale", "float32", (1,), two)],
-            segments=[Blob("ir", b"{}"), code, *extra],
+            segments=[Blob("ir", _loops()), code, *extra],
         )
         return tmp_path / name
 

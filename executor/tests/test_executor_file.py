@@ -214,7 +214,7 @@ def test_malformed_json_is_refused(text: bytes) -> None:
         manifest_json.load(text)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_a_flipped_byte_is_refused_or_changes_nothing(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "flipped.edge"
@@ -251,7 +251,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_any_json_in_the_place_of_any_other_is_handled(tmp_path: Path, data: st.DataObject) -> None:
     """A mutation of a right manifest is refused, or is itself a right one."""

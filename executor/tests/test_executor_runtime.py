@@ -37,9 +37,9 @@ Make = Callable[..., Method]
 ONES = np.ones((2, 4), np.float32)
 
 
-@pytest.fixture
-def runtime(write_program: Write) -> Runtime:
-    return load(write_program())
+@pytest.fixture(params=[True, False], ids=["compiled", "interpreted"])
+def runtime(write_program: Write, request: pytest.FixtureRequest) -> Runtime:
+    return load(write_program(), allow_code=request.param)
 
 
 def test_a_call_gives_the_model_s_own_tree_and_keeps_state(runtime: Runtime) -> None:
@@ -217,6 +217,12 @@ def test_a_closed_runtime_says_so_and_closing_again_is_fine(write_program: Write
 def test_threads_must_be_a_number_of_threads(write_program: Write) -> None:
     with pytest.raises(ValueError, match="threads=0"):
         load(write_program(), threads=0)
+
+
+def test_without_code_any_machine_s_program_is_interpreted(write_program: Write) -> None:
+    runtime = load(write_program(target="vax-vms"), allow_code=False)
+    assert "(interpreted)" in repr(runtime)
+    np.testing.assert_array_equal(runtime(ONES)["y"], ONES + 6)
 
 
 def test_code_for_another_machine_is_refused_before_it_is_loaded(write_program: Write) -> None:

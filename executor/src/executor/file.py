@@ -174,7 +174,7 @@ def _check_kinds(kinds: list[str]) -> None:
     if odd := sorted(set(kinds) - set(known)):
         raise ManifestError(f"segments of kind {odd}; what may be given is {known} (weights go in by themselves)")
     if kinds.count("ir") != 1:
-        raise ManifestError(f"{kinds.count('ir')} segments of kind 'ir': a file holds its loops once, whatever its code")
+        raise ManifestError(f"{kinds.count('ir')} segments of kind 'ir': a file holds its loops once")
 
 
 def _put(stream: BinaryIO, kind: str, parts: Sequence[Buffer], alignment: int, target: str = "") -> Segment:

@@ -154,7 +154,7 @@ def _dot(piece: Piece, statement: ir.Dot) -> Array:
     out = [axis for axis in range(rank) if axis in {*labels[0], *labels[1]}]
     made = np.einsum(sides[0], labels[0], sides[1], labels[1], out, optimize=True)
     spread = made.reshape([shape[axis] if axis in out else 1 for axis in range(rank)])
-    return np.ascontiguousarray(np.broadcast_to(spread, shape))
+    return np.broadcast_to(spread, shape)
 
 
 def _view(piece: Piece, side: ir.Strided, extent: int) -> tuple[Array, list[int]]:

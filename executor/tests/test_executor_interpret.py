@@ -1,0 +1,381 @@
+"""The interpreter: all points at once gives what a walk from point to point gives; its operations are torch's."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from executor.errors import ManifestError, ProgramRunError
+from executor.expressions import evaluate
+from executor.interpret import Interpreter
+from executor.interpret_nest import run_nest
+from executor.interpret_ops import OPERATIONS, apply, from_storage, settle, to_storage
+from executor.manifest import Leaf, Manifest, Method, Symbol
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from executor import interpret_nest, ir, ir_json, trees
+
+pytestmark = pytest.mark.unit
+
+SIZE = 24
+VALUES = {"n": 3}
+
+
+class Walk:
+    """The meaning of a nest, word for word: point by point, statement by statement, element by element."""
+
+    def __init__(self, nest: ir.Nest, buffers: Sequence[np.ndarray[Any, Any]]) -> None:
+        self.nest, self.buffers = nest, buffers
+
+    def run(self) -> None:
+        for point in self.points(self.nest.outer):
+            self.scalars: dict[int, Any] = {}
+            for index, statement in enumerate(self.nest.body):
+                self.statement(index, statement, point)
+
+    def points(self, dims: Sequence[ir.Dim]) -> Any:
+        return itertools.product(*(range(evaluate(dim, VALUES)) for dim in dims))
+
+    def statement(self, index: int, statement: ir.Statement, point: tuple[int, ...]) -> None:
+        match statement:
+            case ir.Let(value=value):
+                self.scalars[index] = self.value(value, point)
+            case ir.Reduce(op=op, extents=extents, value=value, dtype=dtype):
+                found = np.array([self.value(value, point + inner) for inner in self.points(extents)])
+                self.scalars[index] = getattr(found, op)()
+                if op not in ("argmin", "argmax"):
+                    self.scalars[index] = settle(self.scalars[index], dtype)
+            case ir.Dot(extent=extent, left=left, right=right):
+                self.scalars[index] = np.float32(
+                    sum(
+                        self.side(left, (*point, k)) * self.side(right, (*point, k))
+                        for k in range(evaluate(extent, VALUES))
+                    )
+                )
+            case ir.Store(buffer=buffer, extents=extents, index=at, value=value):
+                for inner in self.points(extents):
+                    self.buffers[buffer][int(self.value(at, point + inner))] = self.value(value, point + inner)
+
+    def side(self, side: ir.Strided, point: tuple[int, ...]) -> float:
+        strides = [evaluate(stride, VALUES) for stride in side.strides]
+        at = evaluate(side.offset, VALUES) + sum(s * p for s, p in zip(strides, point, strict=True))
+        return float(self.buffers[side.buffer][at])
+
+    def value(self, expr: ir.Expr, point: tuple[int, ...]) -> Any:
+        match expr:
+            case ir.Const(value=value, dtype=dtype):
+                return settle(value, dtype)
+            case ir.Axis(index=index):
+                return np.asarray(point[index])
+            case ir.Size(expression=expression):
+                return np.asarray(evaluate(expression, VALUES))
+            case ir.Local(index=index):
+                return np.asarray(self.scalars[index])
+            case ir.Load(buffer=buffer, index=at):
+                return np.asarray(self.buffers[buffer][int(self.value(at, point))])
+            case ir.Check(value=value, wrap=wrap):
+                at = int(self.value(value, point))
+                return np.asarray(at + evaluate(expr.size, VALUES) if wrap and at < 0 else at)
+            case ir.Op(name="where", args=(condition, yes, no)):
+                return self.value(yes if self.value(condition, point) else no, point)
+            case ir.Op(name=name, args=args, dtype=dtype):
+                return apply(name, [self.value(arg, point) for arg in args], dtype)
+        raise AssertionError(expr)
+
+
+def integer(value: int) -> ir.Const:
+    return ir.Const(value, "int64")
+
+
+def op(name: str, *args: ir.Expr, dtype: str = "int64") -> ir.Op:
+    return ir.Op(name, dtype, args)
+
+
+def linear(sizes: Sequence[ir.Dim]) -> ir.Expr:
+    """The row-major position of the axes."""
+    index: ir.Expr = integer(0)
+    for axis, size in enumerate(sizes):
+        extent = integer(size) if isinstance(size, int) else ir.Size(size)
+        index = op("add", op("mul", index, extent), ir.Axis(axis))
+    return index
+
+
+# Buffers of every nest: 0 float32 and 1 int64 to read, 2 the output.
+PARAMETERS = {"float32": 0, "int64": 1}
+
+
+@st.composite
+def indexes(draw: st.DrawFn, rank: int, scalars: dict[str, list[int]], depth: int) -> ir.Expr:
+    """An index of a buffer of SIZE elements that is in range."""
+    value = draw(expressions("int64", rank, scalars, depth - 1))
+    inside = op("imod", value, integer(SIZE))
+    if draw(st.booleans()):
+        return inside
+    return ir.Check(op("sub", inside, integer(SIZE)), SIZE, True, 1)
+
+
+@st.composite
+def expressions(draw: st.DrawFn, dtype: str, rank: int, scalars: dict[str, list[int]], depth: int) -> ir.Expr:
+    """An expression of `dtype` over `rank` axes and the scalars there are, by dtype."""
+    leaves: list[ir.Expr] = [ir.Local(index) for index in scalars[dtype]]
+    if dtype == "int64":
+        leaves += [ir.Axis(axis) for axis in range(rank)] + [ir.Size("2*n - 1"), integer(draw(st.integers(-9, 9)))]
+    elif dtype == "float32":
+        leaves.append(ir.Const(draw(st.integers(-8, 8)) / 4, dtype))
+    else:
+        leaves.append(ir.Const(draw(st.booleans()), dtype))
+    if depth <= 0:
+        return draw(st.sampled_from(leaves))
+    kind = draw(st.sampled_from(["leaf", "load", "op", "where", "compare", "cast"]))
+    below = lambda of: draw(expressions(of, rank, scalars, depth - 1))  # noqa: E731
+    if kind == "leaf":
+        return draw(st.sampled_from(leaves))
+    if dtype == "bool":
+        if kind in ("load", "compare"):
+            of = draw(st.sampled_from(["float32", "int64"]))
+            return op(draw(st.sampled_from(sorted(ir.COMPARISONS))), below(of), below(of), dtype="bool")
+        return op(draw(st.sampled_from(["and", "or", "xor"])), below("bool"), below("bool"), dtype="bool")
+    if kind == "load":
+        return ir.Load(PARAMETERS[dtype], draw(indexes(rank, scalars, depth)))
+    if kind == "where":
+        wild = op("mul", below("int64"), integer(1000))
+        inside = op(
+            "and", op("ge", wild, integer(0), dtype="bool"), op("lt", wild, integer(SIZE), dtype="bool"), dtype="bool"
+        )
+        return op("where", inside, ir.Load(PARAMETERS[dtype], wild), below(dtype), dtype=dtype)
+    if kind == "cast" and dtype == "float32":
+        return op("cast", below("int64"), dtype=dtype)
+    names = ["add", "sub", "mul", "min", "max"] + (["xor", "and", "or"] if dtype == "int64" else [])
+    return op(draw(st.sampled_from(names)), below(dtype), below(dtype), dtype=dtype)
+
+
+@st.composite
+def nests(draw: st.DrawFn) -> tuple[ir.Nest, int]:
+    """A nest over buffers of SIZE elements, and the size of its output."""
+    outer = tuple(draw(st.lists(st.sampled_from([1, 2, "n", 4]), max_size=3)))
+    scalars: dict[str, list[int]] = {"float32": [], "int64": [], "bool": []}
+    body: list[ir.Statement] = []
+    for _ in range(draw(st.integers(0, 2))):
+        dtype = draw(st.sampled_from(["float32", "int64"]))
+        kind = draw(st.sampled_from(["let", "reduce", "dot"]))
+        if kind == "let":
+            body.append(ir.Let(draw(expressions(dtype, len(outer), scalars, 2)), dtype))
+        elif kind == "reduce":
+            extents = tuple(draw(st.lists(st.sampled_from([1, "n", 4]), min_size=1, max_size=2)))
+            name = draw(st.sampled_from(["sum", "min", "max", "argmin", "argmax"]))
+            body.append(
+                ir.Reduce(name, extents, draw(expressions(dtype, len(outer) + len(extents), scalars, 2)), dtype)
+            )
+            dtype = "int64" if name.startswith("arg") else dtype
+        else:
+            dtype, sides = "float32", []
+            for _ in range(2):
+                strides = tuple(draw(st.lists(st.integers(0, 2), min_size=len(outer) + 1, max_size=len(outer) + 1)))
+                sides.append(ir.Strided(0, draw(st.integers(0, 2)), strides))
+            body.append(ir.Dot("n", *sides))
+        scalars[dtype].append(len(body) - 1)
+    extents = tuple(draw(st.lists(st.sampled_from([1, 2, "n"]), max_size=2)))
+    whole = outer + extents
+    out = draw(st.sampled_from(["float32", "int64", "bool"]))
+    body.append(ir.Store(2, extents, linear(whole), draw(expressions(out, len(whole), scalars, 3))))
+    return ir.Nest(("float32", "int64", out), outer, tuple(body)), math.prod(evaluate(dim, VALUES) for dim in whole)
+
+
+def buffers_for(nest: ir.Nest, size: int, seed: int = 0) -> list[np.ndarray[Any, Any]]:
+    random = np.random.default_rng(seed)
+    floats = (random.integers(-16, 16, SIZE) / 4).astype(np.float32)
+    return [floats, random.integers(-50, 50, SIZE), np.zeros(size, nest.parameters[2])]
+
+
+@settings(max_examples=150, deadline=None)
+@given(nests())
+def test_all_points_at_once_is_a_walk_from_point_to_point(made: tuple[ir.Nest, int]) -> None:
+    nest, size = made
+    walked, run = buffers_for(nest, size), buffers_for(nest, size)
+    with np.errstate(all="ignore"):
+        Walk(nest, walked).run()
+        run_nest(nest, run, VALUES, "m")
+    np.testing.assert_allclose(run[2], walked[2], rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=50, deadline=None)
+@given(made=nests(), piece=st.integers(1, 5))
+def test_pieces_make_no_difference(made: tuple[ir.Nest, int], piece: int) -> None:
+    nest, size = made
+    whole, cut = buffers_for(nest, size), buffers_for(nest, size)
+    with np.errstate(all="ignore"), pytest.MonkeyPatch.context() as patch:
+        run_nest(nest, whole, VALUES, "m")
+        patch.setattr(interpret_nest, "_PIECE", piece)
+        run_nest(nest, cut, VALUES, "m")
+    np.testing.assert_allclose(cut[2], whole[2], rtol=1e-5, atol=1e-5)
+
+
+def test_a_store_that_reads_what_it_stored_runs_in_order() -> None:
+    previous = op(
+        "where",
+        op("gt", ir.Axis(1), integer(0), dtype="bool"),
+        ir.Load(0, op("sub", linear([2, 4]), integer(1))),
+        ir.Const(0.0, "float32"),
+        dtype="float32",
+    )
+    value = op("add", ir.Load(0, linear([2, 4])), previous, dtype="float32")
+    nest = ir.Nest(("float32",), (2,), (ir.Store(0, (4,), linear([2, 4]), value),))
+    buffer = np.arange(8, dtype=np.float32)
+    run_nest(nest, [buffer], {}, "m")
+    np.testing.assert_array_equal(buffer.reshape(2, 4), np.arange(8).reshape(2, 4).cumsum(1))
+
+
+def test_repeated_places_add_up_in_order_and_the_last_store_wins() -> None:
+    place = ir.Load(1, ir.Axis(0))
+    added = op("add", ir.Load(0, place), ir.Const(1.0, "float32"), dtype="float32")
+    buffer, places = np.zeros(3, np.float32), np.array([2, 0, 2, 2])
+    run_nest(ir.Nest(("float32", "int64"), (), (ir.Store(0, (4,), place, added),)), [buffer, places], {}, "m")
+    assert buffer.tolist() == [1, 0, 3]
+    last = op("cast", ir.Axis(0), dtype="float32")
+    run_nest(ir.Nest(("float32", "int64"), (), (ir.Store(0, (4,), place, last),)), [buffer, places], {}, "m")
+    assert buffer.tolist() == [1, 0, 3]
+
+
+def test_a_check_stops_with_its_code_but_not_in_the_branch_not_taken() -> None:
+    check = ir.Check(ir.Load(1, ir.Axis(0)), SIZE, False, 9)
+    load = ir.Load(0, check)
+    inside = op("lt", ir.Load(1, ir.Axis(0)), integer(SIZE), dtype="bool")
+    guarded = op("where", inside, load, ir.Const(-1.0, "float32"), dtype="float32")
+    buffers = [np.arange(SIZE, dtype=np.float32), np.array([3, 99]), np.zeros(2, np.float32)]
+    for value, stops in ((load, True), (guarded, False)):
+        nest = ir.Nest(("float32", "int64", "float32"), (2,), (ir.Store(2, (), ir.Axis(0), value),))
+        if stops:
+            with pytest.raises(ProgramRunError, match="error 9"):
+                run_nest(nest, buffers, {}, "m")
+        else:
+            run_nest(nest, buffers, {}, "m")
+            assert buffers[2].tolist() == [3, -1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        ir.Store(0, (), integer(99), ir.Const(0.0, "float32")),
+        ir.Store(0, (), integer(0), ir.Load(0, integer(-1))),
+        ir.Dot(99, ir.Strided(0, 0, (1,)), ir.Strided(0, 0, (1,))),
+        ir.Dot(2, ir.Strided(0, 0, (-1,)), ir.Strided(0, 0, (1,))),
+    ],
+    ids=["store", "load", "product", "backward"],
+)
+def test_what_reaches_out_of_a_buffer_is_refused(body: ir.Statement) -> None:
+    with pytest.raises(ManifestError, match="method 'm'"):
+        run_nest(ir.Nest(("float32",), (), (body,)), [np.zeros(SIZE, np.float32)], {}, "m")
+
+
+FLOATS = np.array([-math.inf, -7.5, -2.5, -1.0, -0.0, 0.0, 0.5, 1.5, 3.25, math.inf, math.nan], np.float32)
+INTEGERS = np.array([-9, -2, -1, 0, 1, 2, 7, 63], np.int64)
+TORCH: dict[str, Any] = {
+    "and": torch.bitwise_and, "div": torch.true_divide, "idiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "imod": torch.remainder, "max": torch.maximum, "min": torch.minimum, "not": torch.bitwise_not,
+    "or": torch.bitwise_or, "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift,
+    "trunc_div": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "xor": torch.bitwise_xor,
+}  # fmt: skip
+OF_INTEGERS = {"and", "idiv", "imod", "not", "or", "shl", "shr", "trunc_div", "xor"}
+OF_BOTH = {"abs", "add", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "neg", "sub", "sign", "fmod"}
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - OF_INTEGERS))
+def test_operations_on_floats_are_torch_s(name: str) -> None:
+    _compare(name, _arguments(name, FLOATS))
+
+
+@pytest.mark.parametrize("name", sorted(OF_INTEGERS | OF_BOTH))
+def test_operations_on_integers_are_torch_s(name: str) -> None:
+    args = _arguments(name, INTEGERS)
+    if len(args) == 2:
+        kept = (args[1] > 0) & (args[1] < 63) if name.startswith("sh") else args[1] != 0
+        args = [arg[kept] for arg in args]
+    _compare(name, args)
+
+
+def _arguments(name: str, values: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """The values, or all pairs of them."""
+    return [values] if name in ir.UNARY else [np.repeat(values, len(values)), np.tile(values, len(values))]
+
+
+def _compare(name: str, args: list[np.ndarray[Any, Any]]) -> None:
+    due = TORCH.get(name, getattr(torch, name, None))(*map(torch.from_numpy, args)).numpy()
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(apply(name, args, due.dtype.name), due, rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", sorted(ir.UNARY | ir.BINARY | ir.COMPARISONS))
+def test_every_operation_of_the_ir_is_there(name: str) -> None:
+    assert name in OPERATIONS or name == "cast"
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "due"),
+    [(2.9, "int64", 2), (-2.9, "int8", -2), (0.1, "bool", True), (-0.0, "bool", False), (300, "uint8", 44)],
+)
+def test_casts_truncate_wrap_and_ask_whether_zero(value: float, dtype: str, due: int) -> None:
+    assert apply("cast", [np.asarray(value)], dtype) == due
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=8))
+def test_bfloat16_rounds_as_torch_does(values: list[float]) -> None:
+    array = np.array(values, np.float32)
+    due = torch.from_numpy(array).to(torch.bfloat16).to(torch.float32).numpy()
+    np.testing.assert_array_equal(from_storage(to_storage(array, "bfloat16"), "bfloat16"), due)
+
+
+def program(*, external: bool = False, place: int = 0) -> tuple[ir.LoopProgram, Manifest]:
+    """y[n] = x[n] + 1, through a temporary; with `external`, by the reference of a kernel."""
+    add = op("add", ir.Load(0, ir.Axis(0)), ir.Const(1.0, "float32"), dtype="float32")
+    nest = ir.Nest(("float32", "float32"), ("n",), (ir.Store(1, (), ir.Axis(0), add),))
+    copy = ir.Nest(("float32", "float32"), ("n",), (ir.Store(1, (), ir.Axis(0), ir.Load(0, ir.Axis(0))),))
+    parameters = tuple(ir.Buffer(name, "parameter", "float32", ("n",), index) for index, name in enumerate("xy"))
+    kernel = ir.External(nest.parameters, "kernel", "0", ("n",), 0, ir.Block(parameters, (ir.Step(0, (0, 1)),)))
+    buffers = (
+        ir.Buffer("x", "input", "float32", ("n",), place),
+        ir.Buffer("t", "temp", "float32", ("n",)),
+        ir.Buffer("y", "output", "float32", ("n",), 0),
+    )
+    block = ir.Block(buffers, (ir.Step(2 if external else 0, (0, 1)), ir.Step(1, (1, 2))))
+    method = Method(
+        "forward", (Leaf("x", "float32", ("n",)),), (Leaf("y", "float32", ("n",)),),
+        trees.Tree("dict", (trees.leaf(0),), ("x",)), trees.leaf(0), symbols=(Symbol("n", 0, 9, 0, 0),),
+    )  # fmt: skip
+    manifest = Manifest("test", "1", (method,), (), (), ())
+    return ir.LoopProgram((nest, copy, kernel), (ir.MethodBody("forward", block),)), manifest
+
+
+@pytest.mark.parametrize("external", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_steps_run_in_order_through_temporaries_and_kernels(external: bool, size: int) -> None:
+    loops, manifest = program(external=external)
+    interpreter = Interpreter(ir_json.dump(loops), manifest, {}, {})
+    x = np.arange(size, dtype=np.float32)
+    (y,) = interpreter.run(manifest.methods[0], [x], (size,))
+    np.testing.assert_array_equal(y, x + 1)
+
+
+def test_a_malformed_program_is_an_error_that_says_so() -> None:
+    loops, manifest = program(place=7)
+    interpreter = Interpreter(ir_json.dump(loops), manifest, {}, {})
+    with pytest.raises(ManifestError, match="the ir of method 'forward' is malformed"):
+        interpreter.run(manifest.methods[0], [np.zeros(2, np.float32)], (2,))
+    with pytest.raises(ManifestError, match=r"the ir lacks the methods \['forward'\]"):
+        Interpreter(ir_json.dump(ir.LoopProgram((), ())), manifest, {}, {})
+
+
+def test_inputs_cannot_be_stored_to() -> None:
+    loops, manifest = program()
+    block = loops.methods[0].block
+    swapped = ir.LoopProgram(
+        loops.functions, (ir.MethodBody("forward", ir.Block(block.buffers, (ir.Step(0, (2, 0)),))),)
+    )
+    interpreter = Interpreter(ir_json.dump(swapped), manifest, {}, {})
+    with pytest.raises(ManifestError, match="a store into what it only reads"):
+        interpreter.run(manifest.methods[0], [np.zeros(2, np.float32)], (2,))
