@@ -1,0 +1,1 @@
+"""Collective algorithms as generators over batches of messages; importing this package imports no torch."""

@@ -1,0 +1,74 @@
+"""One checked collective: agree on the call, run it on dense buffers, write the results back.
+
+Short tensors start before the ranks have agreed, on private copies, so that the check costs no round trip; long ones
+start afterwards, in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchcomms import fingerprint, layout
+from torchcomms.backend import P2P, Backend
+from torchcomms.fingerprint import Call
+
+if TYPE_CHECKING:
+    from torchcomms.algorithms.schedule import Schedule
+    from torchcomms.backend import Ticket
+
+TAG = -2
+SHORT = 32 << 10  # bytes of all tensors together up to which a collective starts before the check
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A collective ready to run: `call` of its sequence number is what the ranks must
+    agree on, `begin` starts it on dense buffers, `results` go to `targets` when it is through."""
+
+    call: Callable[[int], Call]
+    begin: Callable[[], Ticket | None]
+    targets: Sequence[Tensor]
+    results: Sequence[Tensor]
+    short: bool
+
+
+def is_short(tensors: Sequence[Tensor]) -> bool:
+    """Whether a collective over these tensors starts before the check."""
+    return sum(tensor.nbytes for tensor in tensors) <= SHORT
+
+
+def in_place(tensor: Tensor, short: bool) -> Tensor:
+    """The buffer of a tensor that is read and written."""
+    return layout.private(tensor) if short else layout.dense(tensor)
+
+
+def to_fill(tensor: Tensor, short: bool) -> Tensor:
+    """The buffer of a tensor that is only written."""
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format) if short else layout.blank(tensor)
+
+
+def run(backend: Backend, plan: Plan, call: Call) -> Schedule:
+    """The schedule of a checked collective; raises `CollectiveMismatch` if the ranks do not agree."""
+    arrivals, exchange = _exchange(backend, call)
+    started = plan.begin() if plan.short else None
+    yield exchange
+    fingerprint.compare({rank: row.numpy().tobytes() for rank, row in enumerate(arrivals)})
+    if not plan.short:
+        started = plan.begin()
+    if started is not None:
+        yield started
+    layout.unpack(plan.targets, plan.results)
+
+
+def _exchange(backend: Backend, call: Call) -> tuple[Sequence[Tensor], Ticket]:
+    rows = torch.empty((backend.size, fingerprint.SIZE), dtype=torch.uint8).unbind(0)
+    mine = rows[backend.rank]
+    mine.numpy()[:] = memoryview(call.pack())
+    others = [rank for rank in range(backend.size) if rank != backend.rank]
+    batch = [P2P("recv", rows[rank], rank, TAG) for rank in others]
+    return rows, backend.post(batch + [P2P("send", mine, rank, TAG) for rank in others])

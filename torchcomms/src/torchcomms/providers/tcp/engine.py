@@ -1,0 +1,217 @@
+"""Progress over all links: whoever waits polls for everybody.
+
+One thread at a time sits in the selector, with the lock released; others that wait sleep on the condition. A waiter
+polls without sleeping for a moment first, since waking up costs more than a short message takes.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+
+from torchcomms.backend import P2P
+from torchcomms.errors import CommsClosed, CommsError, CommsTimeout, PeerFailed, name_ranks
+from torchcomms.providers.inbox import Batch, Inbox
+from torchcomms.providers.tcp.link import Link
+
+SPIN = 100e-6  # seconds of polling before a waiter sleeps
+LONGEST = 3600.0  # seconds that one sleep may last, whatever the deadline
+
+
+class Engine:
+    """The sockets of one group on one rank."""
+
+    def __init__(self, rank: int, size: int, connections: Mapping[int, socket.socket]) -> None:
+        self._rank, self._size, self._owner = rank, size, os.getpid()
+        self._changed = threading.Condition()
+        self._links = {peer: Link(peer, connection) for peer, connection in connections.items()}
+        self._own = Inbox()
+        self._lost: set[int] = set()
+        self._left: set[int] = set()
+        self._failure: CommsError | None = None
+        self._closed = self._polling = False
+        self._selector = selectors.DefaultSelector()
+        self._wake_in, self._wake_out = socket.socketpair()
+        for end in (self._wake_in, self._wake_out):
+            end.setblocking(False)
+        self._selector.register(self._wake_out, selectors.EVENT_READ, None)
+        for link in self._links.values():
+            self._selector.register(link.socket, selectors.EVENT_READ, link)
+        _ENGINES.add(self)
+
+    def post(self, requests: Sequence[P2P]) -> Batch:
+        """Start a batch: receives first, so that what comes in finds its place."""
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+            batch = Batch(requests, self._size)
+            for message in batch.messages:
+                if not message.sending:
+                    self._inbox(message.peer).expect(message)
+            self._send(batch)
+            for peer in batch.missing() & self._left:
+                batch.fail(departure(peer))
+            if self._polling:
+                self._wake()
+        return batch
+
+    def _inbox(self, peer: int) -> Inbox:
+        return self._own if peer == self._rank else self._links[peer].inbox
+
+    def _send(self, batch: Batch) -> None:
+        touched: dict[int, Link] = {}
+        for message in batch.messages:
+            if message.sending and message.peer == self._rank:
+                self._own.deliver(message)
+            elif message.sending and message.peer not in self._lost | self._left:
+                link = touched[message.peer] = self._links[message.peer]
+                link.send(message)
+        for link in touched.values():
+            self._push(link)
+
+    def _push(self, link: Link) -> None:
+        before = self._selector.get_key(link.socket).events
+        link.push()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.sending else 0)
+        if link.broken:
+            self._drop(link)
+        elif wanted != before:
+            self._selector.modify(link.socket, wanted, link)
+
+    def _drop(self, link: Link) -> None:
+        """The connection ended: after a goodbye the peer has left, without one it is dead."""
+        (self._left if link.reader.said_goodbye else self._lost).add(link.peer)
+        self._selector.unregister(link.socket)
+        link.socket.close()
+        if link.reader.said_goodbye:
+            link.fail(departure(link.peer))
+
+    def test(self, batch: Batch) -> bool:
+        """Whether the batch is complete, after one look at the sockets."""
+        with self._changed:
+            if not self._outcome(batch) and not self._polling:
+                self._poll(0.0)
+            return self._outcome(batch)
+
+    def wait(self, batch: Batch, deadline: float) -> None:
+        """Block until the batch is complete."""
+        with self._changed:
+            spin_until = time.monotonic() + SPIN
+            while not self._outcome(batch):
+                now = time.monotonic()
+                if now >= deadline:
+                    missing = batch.missing()
+                    raise CommsTimeout(f"still waiting for {name_ranks(missing)} at the deadline", missing=missing)
+                patience = min(deadline - now, LONGEST)
+                if self._polling:
+                    self._changed.wait(patience)
+                else:
+                    self._poll(0.0 if now < spin_until else patience)
+
+    def _outcome(self, batch: Batch) -> bool:
+        if batch.error is not None:
+            raise batch.error
+        if not batch.pending:
+            return True
+        if self._failure is not None:
+            raise self._failure
+        if self._lost:
+            raise PeerFailed(f"{name_ranks(self._lost)} died: the connection ended without a goodbye", ranks=self._lost)
+        return False
+
+    def _poll(self, patience: float) -> None:
+        self._polling = True
+        self._changed.release()
+        try:
+            events = self._selector.select(patience)
+        finally:
+            self._changed.acquire()
+            self._polling = False
+            self._changed.notify_all()
+        for key, mask in events:
+            self._handle(key, mask)
+
+    def _handle(self, key: selectors.SelectorKey, mask: int) -> None:
+        link: Link | None = key.data
+        if link is None:
+            self._wake_out.recv(1 << 10)
+            return
+        if link.peer in self._lost or link.peer in self._left:
+            return  # another thread met its end while this one was polling
+        if mask & selectors.EVENT_READ:
+            link.pull()
+        if link.broken:
+            self._drop(link)
+        elif mask & selectors.EVENT_WRITE:
+            self._push(link)
+
+    def lost(self) -> frozenset[int]:
+        """Ranks known to be dead, after one look at the sockets."""
+        with self._changed:
+            if self._failure is None and not self._polling:
+                self._poll(0.0)
+            return frozenset(self._lost)
+
+    def end(self, failure: CommsError) -> None:
+        """Every wait, now and later, ends with `failure`."""
+        with self._changed:
+            self._failure = failure
+            self._wake()
+            self._changed.notify_all()
+
+    def _wake(self) -> None:
+        try:
+            self._wake_in.send(b"\0")
+        except OSError:
+            return  # full, so it will wake; or closed, so nobody sleeps
+
+    def close(self, *, goodbye: bool = True) -> None:
+        """Release every descriptor. A forked child releases its copies and leaves the connections alone."""
+        mine = os.getpid() == self._owner
+        if not mine:
+            self._abandon()
+            return
+        self.end(CommsClosed("this tcp backend is closed; open a new one"))
+        with self._changed:
+            self._changed.wait_for(lambda: not self._polling)
+            if self._closed:
+                return
+            self._closed = True
+            self._selector.close()
+            for link in self._links.values():
+                link.leave() if goodbye else link.socket.close()
+            self._wake_in.close()
+            self._wake_out.close()
+
+    def _abandon(self) -> None:
+        self._failure = CommsClosed(
+            f"this tcp backend belongs to process {self._owner}, this is {os.getpid()}: open one after the fork"
+        )
+        self._closed = True
+        # Locks may be held by threads that do not exist here, so nothing is locked; the child has one thread.
+        self._changed = threading.Condition()
+        self._selector.close()
+        for end in (*(link.socket for link in self._links.values()), self._wake_in, self._wake_out):
+            end.close()
+
+
+def departure(rank: int) -> PeerFailed:
+    """The error for messages of a rank that closed its backend."""
+    return PeerFailed(f"rank {rank} closed its backend while this rank still needed it", ranks={rank})
+
+
+# A forked child that kept the sockets open would hide its parent's death from the others.
+_ENGINES: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for engine in list(_ENGINES):
+        engine.close()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

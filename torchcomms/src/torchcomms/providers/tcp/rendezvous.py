@@ -1,0 +1,125 @@
+"""How the ranks of a tcp group find and connect to each other through the store.
+
+Each rank listens, publishes its address with a secret, connects to the ranks below it and accepts those above. Only
+who knows the secret, which is in the store alone, gets in; anyone else is hung up on.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+from torchcomms.backend import Store
+from torchcomms.errors import CommsTimeout, name_ranks
+
+HELLO = struct.Struct("<16sI")
+PATIENCE = 2.0  # seconds that someone who connected may take to say hello
+LOOPBACK = "127.0.0.1"
+
+
+def local_address(store: Store) -> str:
+    """The address of this machine from which the store is reached; loopback for a store that names no host."""
+    plain: Any = store
+    while hasattr(plain, "underlying_store"):
+        plain = plain.underlying_store
+    host = getattr(plain, "host", None)
+    if not isinstance(host, str) or not host:
+        return LOOPBACK
+    family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # sends nothing: it only chooses the route
+        return str(probe.getsockname()[0])
+
+
+def listen(host: str) -> socket.socket:
+    """A listening socket on a free port of `host`, IPv4 or IPv6."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def connect_all(
+    store: Store, prefix: str, rank: int, size: int, host: str, deadline: float
+) -> dict[int, socket.socket]:
+    """Connections to every other rank; all of them or an error, and then none stays open."""
+    connections: dict[int, socket.socket] = {}
+    secret = secrets.token_bytes(16)
+    with listen(host) as listener:
+        place = {"host": host, "port": listener.getsockname()[1], "secret": secret.hex()}
+        store.set(f"{prefix}/{rank}", json.dumps(place))
+        try:
+            for peer in range(rank):
+                connections[peer] = _connect(store, f"{prefix}/{peer}", peer, rank, deadline)
+            while len(connections) < size - 1:
+                _accept(listener, secret, connections, size, deadline)
+        except BaseException:
+            for connection in connections.values():
+                connection.close()
+            raise
+    return connections
+
+
+def _connect(store: Store, key: str, peer: int, rank: int, deadline: float) -> socket.socket:
+    try:
+        store.wait([key], timedelta(seconds=max(0.001, deadline - time.monotonic())))
+    except (RuntimeError, TimeoutError) as error:
+        if time.monotonic() < deadline:
+            raise
+        raise _late([peer]) from error
+    place = json.loads(store.get(key))
+    try:
+        connection = socket.create_connection((place["host"], place["port"]), max(0.001, deadline - time.monotonic()))
+    except TimeoutError as error:
+        raise _late([peer]) from error
+    _tune(connection)
+    connection.sendall(HELLO.pack(bytes.fromhex(place["secret"]), rank))
+    return connection
+
+
+def _accept(
+    listener: socket.socket, secret: bytes, connections: dict[int, socket.socket], size: int, deadline: float
+) -> None:
+    listener.settimeout(max(0.001, deadline - time.monotonic()))
+    try:
+        connection, _ = listener.accept()
+    except TimeoutError as error:
+        raise _late(set(range(size - 1, -1, -1)) - connections.keys()) from error
+    peer = _hello(connection, secret, size)
+    if peer is None or peer in connections:
+        connection.close()
+        return
+    _tune(connection)
+    connections[peer] = connection
+
+
+def _hello(connection: socket.socket, secret: bytes, size: int) -> int | None:
+    connection.settimeout(PATIENCE)
+    try:
+        said = connection.recv(HELLO.size, socket.MSG_WAITALL)
+    except OSError:
+        return None
+    if len(said) < HELLO.size:
+        return None
+    word, peer = HELLO.unpack(said)
+    return int(peer) if secrets.compare_digest(word, secret) and peer < size else None
+
+
+def _late(ranks: Iterable[int]) -> CommsTimeout:
+    missing = frozenset(ranks)
+    return CommsTimeout(f"{name_ranks(missing)} did not open the tcp group in time", missing=missing)
+
+
+def _tune(connection: socket.socket) -> None:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

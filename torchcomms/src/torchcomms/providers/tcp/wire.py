@@ -1,0 +1,80 @@
+"""The wire format as a state machine: bytes in, arrivals out. No I/O.
+
+A frame is a header (kind, tag, length; little-endian) and `length` bytes. `FrameReader` says where the next bytes
+should go, so that long messages land in the receiver's tensor straight from the socket.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from torchcomms.providers.inbox import Arrival, Inbox
+
+HEADER = struct.Struct("<B7xqQ")
+DATA, GOODBYE = 1, 2
+STAGE = 16 << 10  # bytes read ahead: a short message costs one read, header and all
+
+
+def data_header(tag: int, length: int) -> bytes:
+    """The header of a message."""
+    return HEADER.pack(DATA, tag, length)
+
+
+def goodbye() -> bytes:
+    """The frame of a rank that leaves in order."""
+    return HEADER.pack(GOODBYE, 0, 0)
+
+
+class FrameReader:
+    """Cuts one peer's byte stream into messages for its inbox."""
+
+    __slots__ = ("_arrival", "_filled", "_rest", "_stage", "inbox", "said_goodbye")
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self.said_goodbye = False
+        self._stage = memoryview(bytearray(STAGE))
+        self._filled = 0
+        self._arrival: Arrival | None = None
+        self._rest = self._stage[:0]
+
+    def space(self) -> memoryview:
+        """Where the next bytes of the stream go; never empty."""
+        return self._rest if self._arrival is not None else self._stage[self._filled :]
+
+    def advance(self, count: int) -> None:
+        """`count` bytes were put into `space()`."""
+        if self._arrival is not None:
+            self._rest = self._rest[count:]
+            if not self._rest:
+                self._finish(self._arrival)
+        else:
+            self._filled += count
+            self._parse()
+
+    def _parse(self) -> None:
+        start, end = 0, self._filled
+        while self._arrival is None and end - start >= HEADER.size:
+            kind, tag, length = HEADER.unpack_from(self._stage, start)
+            start += HEADER.size
+            if kind == GOODBYE:
+                self.said_goodbye = True
+            else:
+                start += self._begin(self.inbox.arrive(tag, length), start, min(length, end - start))
+        self._filled = end - start
+        if start and self._filled:
+            self._stage[: self._filled] = bytes(self._stage[start:end])
+
+    def _begin(self, arrival: Arrival, start: int, ready: int) -> int:
+        target = arrival.target
+        target[:ready] = self._stage[start : start + ready]
+        if ready == target.nbytes:
+            self._finish(arrival)
+        else:
+            self._arrival, self._rest = arrival, target[ready:]
+        return ready
+
+    def _finish(self, arrival: Arrival) -> None:
+        self._arrival = None
+        self._rest = self._stage[:0]
+        arrival.finish()
