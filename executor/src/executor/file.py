@@ -6,13 +6,13 @@ then the segments, on 64 bytes (weights on 64 KiB, so that they can be mapped an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from executor import manifest_json
@@ -20,6 +20,7 @@ from executor.errors import DamagedFileError, FileVersionError, ManifestError
 from executor.manifest import ALIGNMENT, KINDS, WEIGHTS_ALIGNMENT, Manifest, Method, Segment, State, Weight
 
 Buffer = bytes | bytearray | memoryview
+Path = str | os.PathLike[str]
 
 MAGIC = b"EDGE"
 MAJOR, MINOR = 1, 0
@@ -49,7 +50,7 @@ class Blob:
 
 
 def write(
-    path: str | Path,
+    path: Path,
     *,
     methods: Sequence[Method],
     state: Sequence[State] = (),
@@ -64,8 +65,8 @@ def write(
     bytes. ManifestError if the parts do not agree; OSError if the disk refuses.
     """
     _check_kinds([blob.kind for blob in segments])
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    folder, name = os.path.split(path)
+    partial = os.path.join(folder, f".{name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as stream:
             stream.seek(HEADER.size)
@@ -77,7 +78,8 @@ def write(
             _finish(stream, manifest_json.dump(manifest))
         os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(partial)
     return manifest
 
 
@@ -88,8 +90,8 @@ class ProgramFile:
     somebody holds one of its segments.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
+    def __init__(self, path: Path) -> None:
+        self.path = os.fspath(path)
         with open(path, "rb") as stream:
             size = os.fstat(stream.fileno()).st_size
             if size < HEADER.size:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from threading import RLock
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from executor import trees
 from executor.errors import InputError, RuntimeClosedError
-from executor.file import ProgramFile
+from executor.file import Path, ProgramFile
 from executor.manifest import Manifest, Method
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from executor.vectors import Case
 
 
-def load(path: str | Path, *, threads: int | None = None, allow_code: bool = True) -> Runtime:
+def load(path: Path, *, threads: int | None = None, allow_code: bool = True) -> Runtime:
     """Load the program file at `path`, every byte of it checked.
 
     Its compiled code is run as it is, so load files that you trust, or pass `allow_code=False` to have its loops
