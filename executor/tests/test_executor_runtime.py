@@ -58,12 +58,26 @@ def test_sizes_are_read_from_the_input_and_the_arena_grows(runtime: Runtime) -> 
         np.testing.assert_array_equal(runtime(x=x)["y"], x * 2 + 5)
 
 
+class Foreign:
+    """A tensor of a library that only speaks DLPack."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+
 @pytest.mark.parametrize(
     "give",
     [
         lambda x: x,
         lambda x: torch.from_numpy(x),
         lambda x: torch.from_numpy(x.T.copy()).T,
+        Foreign,
         lambda x: np.asfortranarray(x),
         lambda x: np.repeat(x, 2, axis=1)[:, ::2],
         lambda x: x[::-1].copy()[::-1],
@@ -71,7 +85,18 @@ def test_sizes_are_read_from_the_input_and_the_arena_grows(runtime: Runtime) -> 
         lambda x: np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(x.shape),
         lambda x: np.frombuffer(x.tobytes(), np.float32).reshape(x.shape),
     ],
-    ids=["numpy", "torch", "torch strided", "fortran", "strided", "reversed", "product", "unaligned", "read-only"],
+    ids=[
+        "numpy",
+        "torch",
+        "torch strided",
+        "dlpack",
+        "fortran",
+        "strided",
+        "reversed",
+        "product",
+        "unaligned",
+        "read-only",
+    ],
 )
 def test_any_array_of_the_right_dtype_and_shape_is_taken(runtime: Runtime, give: Callable[[Any], Any]) -> None:
     x = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from executor import ir, ir_json
 from executor.arrays import DTYPES, Array
 from executor.binding import Sizes
-from executor.errors import ManifestError, ProgramRunError
+from executor.errors import ExecutorError, ManifestError, ProgramRunError
 from executor.expressions import Values, evaluate
 from executor.interpret_nest import run_nest
 from executor.manifest import Manifest, Method
@@ -21,10 +22,11 @@ class Interpreter:
     def __init__(
         self, text: bytes, manifest: Manifest, state: Mapping[str, Array], weights: Mapping[str, Array]
     ) -> None:
-        self._program = ir_json.load(text)
+        with _told("ir"):
+            self._program = ir_json.load(text)
+            self._bodies = {body.name: body for body in self._program.methods}
         self._state = [_flat(array, writeable=True) for array in state.values()]
         self._weights = [_flat(array, writeable=False) for array in weights.values()]
-        self._bodies = {body.name: body for body in self._program.methods}
         if missing := sorted({method.name for method in manifest.methods} - self._bodies.keys()):
             raise ManifestError(f"the ir lacks the methods {missing}")
 
@@ -39,13 +41,11 @@ class Interpreter:
             "weight": self._weights,
         }
         try:
-            with np.errstate(all="ignore"):
+            with _told(f"ir of method {method.name!r}"), np.errstate(all="ignore"):
                 self._run_block(self._bodies[method.name].block, given, values, method.name)
         except ProgramRunError as error:
             text = dict(method.errors).get(error.code, "no text for it")
             raise ProgramRunError(method.name, error.code, text) from None
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            raise ManifestError(f"the ir of method {method.name!r} is malformed: {error!r}") from error
         return outputs
 
     def _run_block(self, block: ir.Block, given: Mapping[str, Sequence[Array]], values: Values, method: str) -> None:
@@ -58,6 +58,17 @@ class Interpreter:
                 self._run_block(function.reference, {"parameter": chosen}, values, method)
             else:
                 run_nest(function, chosen, values, method)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever a malformed program does to the interpreter is told as what it is."""
+    try:
+        yield
+    except ExecutorError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise ManifestError(f"the {what} is malformed: {error!r}") from error
 
 
 def _flat(array: Array, *, writeable: bool) -> Array:

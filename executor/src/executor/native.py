@@ -45,8 +45,7 @@ class Library:
     def __init__(self, path: str, code: memoryview) -> None:
         self._path = path
         try:
-            with _on_disk(code) as name:
-                self._library = ctypes.CDLL(name)
+            self._library = _open(code)
         except OSError as error:
             raise DamagedFileError(path, f"its code cannot be loaded ({error})", "compile it again") from error
         self._unload = weakref.finalize(self, _ctypes.dlclose, self._library._handle)
@@ -67,22 +66,32 @@ class Library:
         self._unload()
 
 
-@contextmanager
-def _on_disk(code: memoryview) -> Iterator[str]:
-    """A name under which the dynamic loader finds `code`: in memory, or in a private file where that is barred."""
+def _open(code: memoryview) -> ctypes.CDLL:
+    """Load `code` from memory, or from a private file where memory cannot be executed."""
     try:
-        descriptor = os.memfd_create("edge", os.MFD_CLOEXEC)
+        with _in_memory(code) as name:
+            return ctypes.CDLL(name)
     except (AttributeError, OSError):
-        with tempfile.TemporaryDirectory(prefix="edge-") as folder:
-            name = os.path.join(folder, f"code-{next(_loads)}.so")
-            with open(name, "wb") as stream:
-                stream.write(code)
-            yield name
-        return
+        with _in_file(code) as name:
+            return ctypes.CDLL(name)
+
+
+@contextmanager
+def _in_memory(code: memoryview) -> Iterator[str]:
+    descriptor = os.memfd_create("edge", os.MFD_CLOEXEC)
     with open(descriptor, "wb") as stream:
         stream.write(code)
         stream.flush()
         yield _unique(f"/proc/self/fd/{descriptor}")
+
+
+@contextmanager
+def _in_file(code: memoryview) -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="edge-") as folder:
+        name = os.path.join(folder, f"code-{next(_loads)}.so")
+        with open(name, "wb") as stream:
+            stream.write(code)
+        yield name
 
 
 def _unique(name: str) -> str:
