@@ -17,6 +17,7 @@ import torch
 from executor.errors import (
     DamagedFileError,
     InputError,
+    MethodError,
     ProgramRunError,
     RuntimeClosedError,
     StateError,
@@ -217,13 +218,13 @@ def test_methods_are_listed_completed_and_described(write_program: Write, make_m
     assert list(runtime.methods) == ["forward"]
     assert repr(runtime.forward) == "forward(x: float32[n, 4]) -> (y: float32[n, 4])"
     assert "forward (compiled)" in repr(runtime)
-    with pytest.raises(AttributeError, match=r"no method 'decode' in this program; it has \['forward'\]"):
+    with pytest.raises(MethodError, match=r"no method 'decode' in this program; it has \['forward'\]"):
         runtime.decode(ONES)
 
 
 def test_code_without_a_method_s_function_is_refused(write_program: Write, make_method: Make) -> None:
     runtime = load(write_program(make_method(name="one"), make_method(name="two")))
-    with pytest.raises(AttributeError, match="several methods and none is 'forward'"):
+    with pytest.raises(MethodError, match="several methods and none is 'forward'"):
         runtime(ONES)
     with pytest.raises(DamagedFileError, match="lacks edge_one"):
         runtime.one(ONES)

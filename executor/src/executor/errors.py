@@ -8,6 +8,7 @@ ExecutorError
 ├── ManifestError (ValueError)         a description of a program that contradicts itself
 ├── TreeError (TypeError)              a value whose structure is not the one due
 ├── InputError (ValueError)            an argument of the wrong shape, dtype or name
+├── MethodError (AttributeError)       a method that the program does not have
 ├── StateError (KeyError)              a snapshot that does not fit the program's state
 ├── ProgramRunError (RuntimeError)     compiled code reported an error
 ├── CompileError                       a model that cannot be compiled
@@ -71,6 +72,10 @@ class InputError(ExecutorError, ValueError):
         self.name = name
         self.came = came
         self.due = due
+
+
+class MethodError(ExecutorError, AttributeError):
+    """The program has no method of that name; the message lists those that it has."""
 
 
 class StateError(ExecutorError, KeyError):

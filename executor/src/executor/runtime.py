@@ -8,7 +8,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from executor import trees
-from executor.errors import InputError, RuntimeClosedError
+from executor.errors import InputError, MethodError, RuntimeClosedError
 from executor.file import Path, ProgramFile
 from executor.manifest import Manifest, Method
 
@@ -68,13 +68,13 @@ class Runtime:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call `forward`, or the only method."""
         if len(self.methods) > 1 and "forward" not in self.methods:
-            raise AttributeError(f"{self!r} has several methods and none is 'forward': call one by its name")
+            raise MethodError(f"{self!r} has several methods and none is 'forward': call one by its name")
         return self._default(*args, **kwargs)
 
     def __getattr__(self, name: str) -> BoundMethod:
         methods = self.__dict__.get("methods", {})
         if name not in methods:
-            raise AttributeError(f"no method {name!r} in this program; it has {sorted(methods)}")
+            raise MethodError(f"no method {name!r} in this program; it has {sorted(methods)}")
         return methods[name]  # type: ignore[no-any-return]
 
     def __dir__(self) -> Iterator[str]:
