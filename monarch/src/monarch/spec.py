@@ -55,7 +55,7 @@ class ActorSpec:
 
     def __post_init__(self) -> None:
         _check_actor(self.actor)
-        _check_extent(self.extent)
+        check_extent(self.extent)
         _check_resources(self.resources)
         _check_strings("env", self.env)
         if not _RESTART.fullmatch(self.restart):
@@ -173,7 +173,8 @@ def _check_actor(actor: object) -> None:
         raise SpecError(f'actor is {actor!r}; use "package.module:Class" or a class', field="actor")
 
 
-def _check_extent(extent: Mapping[str, int]) -> None:
+def check_extent(extent: Mapping[str, int]) -> None:
+    """SpecError unless there is a dimension, every name is an identifier and every size at least 1."""
     if not extent:
         raise SpecError('extent is empty; name at least one dimension, as in {"procs": 1}', field="extent")
     for name, size in extent.items():

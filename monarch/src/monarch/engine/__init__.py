@@ -1,0 +1,1 @@
+"""The local engine: processes forked from a zygote, Unix sockets, shared memory. Internal."""
