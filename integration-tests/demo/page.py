@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import jinja2
-from matplotlib.figure import Figure
+from markupsafe import Markup
+
+from forge.report import curve
 
 TEMPLATE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -27,8 +28,9 @@ TEMPLATE = """<!doctype html>
 {{ report.processes }} processes. The exported program's logits differ from the policy's by at most
 {{ "%.1e" | format(report.export_max_abs_diff) }}, its answers on the held-out prompts
 {{ "are the same" if report.export_answers_equal else "DIFFER" }}.</p>
-<h2>Reward and exact match</h2>
-{{ curve }}
+<h2>The reward, step by step</h2>
+<figure>{{ reward_curve }}<figcaption>reward/mean, running mean of 15 steps</figcaption></figure>
+<figure>{{ solved_curve }}<figcaption>share of sampled completions that are exactly right</figcaption></figure>
 <h2>Who did what</h2>
 <table>
 {% for package, what in parts %}<tr><td><b>{{ package }}</b><td>{{ what }}{% endfor %}
@@ -55,19 +57,10 @@ those of <code>transformers</code>.</p>
 """
 
 
-def curve_svg(rewards: Sequence[float], exact: Sequence[float]) -> str:
-    """Both curves over the training steps, thin as they are and thick as running means."""
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
-    axes = figure.subplots()
-    for values, name, colour in ((rewards, "reward/mean", "#4c78a8"), (exact, "exact match of samples", "#e45756")):
-        axes.plot(values, color=colour, alpha=0.25, linewidth=1)
-        axes.plot(running_mean(values), color=colour, label=name, linewidth=2)
-    axes.set(xlabel="GRPO step", ylim=(0, 1))
-    axes.legend(frameon=False, loc="upper left")
-    axes.spines[["top", "right"]].set_visible(False)
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg")
-    return buffer.getvalue()[buffer.getvalue().index("<svg") :]
+def curve_of(history: Sequence[Mapping[str, float]], name: str) -> Markup:
+    """The running mean of a metric over the training steps, as SVG."""
+    steps = [metrics["step"] for metrics in history]
+    return Markup(curve(list(zip(steps, running_mean([metrics[name] for metrics in history]), strict=True))))
 
 
 def running_mean(values: Sequence[float], window: int = 15) -> list[float]:

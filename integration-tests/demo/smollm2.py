@@ -54,14 +54,14 @@ def run_without_torch(
     return json.loads(result.read_text())
 
 
-def transformers_tokens(gguf: Path, prompts: list[list[int]], stop: list[int], max_tokens: int) -> list[list[int]]:
-    """The peer: transformers dequantises the same file by itself and decodes greedily."""
+def transformers_tokens(directory: Path, prompts: list[list[int]], stop: list[int], max_tokens: int) -> list[list[int]]:
+    """The peer: greedy tokens of transformers' own Llama with the weights of a Hugging Face directory."""
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     answers = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
@@ -93,7 +93,8 @@ def run(stages: Stages, folder: Path, *, quick: bool) -> Answers:
     with stages.stage("SmolLM2: decode without torch"):
         result = run_without_torch(path, prompts, stop, max_tokens)
     with stages.stage("SmolLM2: decode with transformers"):
-        expected = transformers_tokens(gguf, prompts, stop, max_tokens)
+        models.save(decoder, tokenizer, folder / "smollm2")
+        expected = transformers_tokens(folder / "smollm2", prompts, stop, max_tokens)
     return Answers(
         questions=tuple(questions),
         texts=tuple(tokenizer.decode([t for t in tokens if t not in stop]) for tokens in result["tokens"]),
