@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from executor import manifest_json
+from executor import manifest_json, trees
 from executor.errors import CommandError
 from executor.expressions import evaluate
 from executor.file import ProgramFile
@@ -96,12 +96,13 @@ def bench(options: argparse.Namespace) -> int:
     with load(options.file, allow_code=not options.interpret) as runtime:
         method = _method(runtime, options.method)
         inputs = _bench_inputs(runtime, method.method, _pairs(options.sizes))
-        method.flat(inputs)
+        arguments = trees.unflatten(method.method.input_tree, inputs)
+        method(**arguments)
         times: list[float] = []
         end = time.perf_counter() + options.seconds
         while time.perf_counter() < end or len(times) < 2:
             start = time.perf_counter()
-            method.flat(inputs)
+            method(**arguments)
             times.append(time.perf_counter() - start)
     first, median, third = (1e3 * value for value in statistics.quantiles(times, n=4))
     print(f"{method.method.name}: median {median:.4f} ms, quartiles {first:.4f} to {third:.4f}, {len(times)} calls")
