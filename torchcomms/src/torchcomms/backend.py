@@ -252,6 +252,18 @@ class Backend(ABC):
 
         return self._start("barrier", dissemination.barrier(self), deadline)
 
+    def scratch(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Memory of the dtype and device of `like` for a derived operation, its own until the operation is complete.
+
+        One piece is kept and used again, since schedules of a backend run one after another: memory fresh from the
+        system costs more than the messages that go into it.
+        """
+        from torchcomms.algorithms import scratch
+
+        kept: Tensor | None = self.__dict__.get("_kept")
+        memory, self.__dict__["_kept"] = scratch.take(kept, shape, like)
+        return memory
+
     def _start(self, operation: str, schedule: Schedule, deadline: float | None) -> Ticket:
         # setdefault is atomic: two threads that derive their first operation at once share one sequencer.
         sequencer: Sequencer = self.__dict__.setdefault("_sequencer", Sequencer())

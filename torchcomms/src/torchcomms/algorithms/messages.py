@@ -27,6 +27,9 @@ class Group(Protocol):
     def post(self, batch: Sequence[P2P]) -> Ticket:
         """Start messages, as `Backend.post`."""
 
+    def scratch(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Memory until the end of the schedule, as `Backend.scratch`."""
+
 
 def send(tensor: Tensor, peer: int) -> P2P:
     """A message to `peer`."""

@@ -125,7 +125,7 @@ def _scan(group: Group, data: Tensor, op: ReduceOp) -> Schedule:
 
 
 def _slots(group: Group, mine: Tensor) -> list[Tensor]:
-    """One tensor for each rank's part: new memory for the others', `mine` for this rank's."""
-    slots = list(torch.empty((group.size - 1, mine.numel()), dtype=mine.dtype, device=mine.device).unbind(0))
+    """One tensor for each rank's part: the group's scratch memory for the others', `mine` for this rank's."""
+    slots = list(group.scratch((group.size - 1, mine.numel()), mine).unbind(0))
     slots.insert(group.rank, mine)
     return slots

@@ -145,6 +145,10 @@ class Inbox:
         else:
             self._expected.setdefault(message.tag, deque()).append(message)
 
+    def expects(self, tag: int) -> bool:
+        """Whether a receive of this tag is posted."""
+        return tag in self._expected
+
     def arrive(self, tag: int, length: int) -> Arrival:
         """A message of `length` bytes begins to come in; put its bytes into `target`, then call `finish`."""
         expected = self._expected.get(tag)

@@ -68,6 +68,8 @@ class Link:
     def pull(self, turns: int = TURNS) -> None:
         """Read what is there, for at most `turns` reads."""
         try:
+            if self.reader.stalled:
+                self.reader.resume()
             for _ in range(turns):
                 space = self.reader.space()
                 count = self.socket.recv_into(space)
@@ -75,7 +77,7 @@ class Link:
                     self.broken = True
                     return
                 self.reader.advance(count)
-                if count < space.nbytes:
+                if count < space.nbytes or self.reader.stalled:
                     return
         except BlockingIOError:
             return

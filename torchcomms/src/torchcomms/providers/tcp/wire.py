@@ -1,7 +1,8 @@
 """The wire format as a state machine: bytes in, arrivals out. No I/O.
 
 A frame is a header (kind, tag, length; little-endian) and `length` bytes. `FrameReader` says where the next bytes
-should go, so that long messages land in the receiver's tensor straight from the socket.
+should go, so that long messages land in the receiver's tensor straight from the socket. At a long message that nobody
+expects it stalls until `resume`; nothing more may be read before.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ def goodbye() -> bytes:
 class FrameReader:
     """Cuts one peer's byte stream into messages for its inbox."""
 
-    __slots__ = ("_arrival", "_filled", "_rest", "_stage", "inbox", "said_goodbye")
+    __slots__ = ("_arrival", "_filled", "_rest", "_stage", "inbox", "said_goodbye", "stalled")
 
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
-        self.said_goodbye = False
+        self.said_goodbye = self.stalled = False
         self._stage = memoryview(bytearray(STAGE))
         self._filled = 0
         self._arrival: Arrival | None = None
@@ -50,12 +51,21 @@ class FrameReader:
                 self._finish(self._arrival)
         else:
             self._filled += count
-            self._parse()
+            self._parse(patient=True)
 
-    def _parse(self) -> None:
+    def resume(self) -> None:
+        """Take the long message that was left standing, expected by now or not."""
+        self.stalled = False
+        self._parse(patient=False)
+
+    def _parse(self, *, patient: bool) -> None:
         start, end = 0, self._filled
         while self._arrival is None and end - start >= HEADER.size:
             kind, tag, length = HEADER.unpack_from(self._stage, start)
+            # A long message often comes just before its receive is posted: standing by saves memory and a copy.
+            if patient and length > STAGE and not self.inbox.expects(tag):
+                self.stalled = True
+                break
             start += HEADER.size
             if kind == GOODBYE:
                 self.said_goodbye = True
