@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from executor.errors import ManifestError, ProgramRunError
-from executor.expressions import evaluate
-from executor.interpret import Interpreter
-from executor.interpret_nest import run_nest
-from executor.interpret_ops import OPERATIONS, apply, from_storage, settle, to_storage
-from executor.manifest import Leaf, Manifest, Method, Symbol
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from executor import interpret_nest, ir, ir_json, trees
+from executor import interpret_nest, ir
+from executor.errors import ManifestError, ProgramRunError
+from executor.expressions import evaluate
+from executor.interpret_nest import run_nest
+from executor.interpret_ops import apply, settle
 
 pytestmark = pytest.mark.unit
 
@@ -271,111 +268,3 @@ def test_a_check_stops_with_its_code_but_not_in_the_branch_not_taken() -> None:
 def test_what_reaches_out_of_a_buffer_is_refused(body: ir.Statement) -> None:
     with pytest.raises(ManifestError, match="method 'm'"):
         run_nest(ir.Nest(("float32",), (), (body,)), [np.zeros(SIZE, np.float32)], {}, "m")
-
-
-FLOATS = np.array([-math.inf, -7.5, -2.5, -1.0, -0.0, 0.0, 0.5, 1.5, 3.25, math.inf, math.nan], np.float32)
-INTEGERS = np.array([-9, -2, -1, 0, 1, 2, 7, 63], np.int64)
-TORCH: dict[str, Any] = {
-    "and": torch.bitwise_and, "div": torch.true_divide, "idiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "imod": torch.remainder, "max": torch.maximum, "min": torch.minimum, "not": torch.bitwise_not,
-    "or": torch.bitwise_or, "shl": torch.bitwise_left_shift, "shr": torch.bitwise_right_shift,
-    "trunc_div": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "xor": torch.bitwise_xor,
-}  # fmt: skip
-OF_INTEGERS = {"and", "idiv", "imod", "not", "or", "shl", "shr", "trunc_div", "xor"}
-OF_BOTH = {"abs", "add", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "neg", "sub", "sign", "fmod"}
-
-
-@pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - OF_INTEGERS))
-def test_operations_on_floats_are_torch_s(name: str) -> None:
-    _compare(name, _arguments(name, FLOATS))
-
-
-@pytest.mark.parametrize("name", sorted(OF_INTEGERS | OF_BOTH))
-def test_operations_on_integers_are_torch_s(name: str) -> None:
-    args = _arguments(name, INTEGERS)
-    if len(args) == 2:
-        kept = (args[1] > 0) & (args[1] < 63) if name.startswith("sh") else args[1] != 0
-        args = [arg[kept] for arg in args]
-    _compare(name, args)
-
-
-def _arguments(name: str, values: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """The values, or all pairs of them."""
-    return [values] if name in ir.UNARY else [np.repeat(values, len(values)), np.tile(values, len(values))]
-
-
-def _compare(name: str, args: list[np.ndarray[Any, Any]]) -> None:
-    due = TORCH.get(name, getattr(torch, name, None))(*map(torch.from_numpy, args)).numpy()
-    with np.errstate(all="ignore"):
-        np.testing.assert_allclose(apply(name, args, due.dtype.name), due, rtol=2e-6)
-
-
-@pytest.mark.parametrize("name", sorted(ir.UNARY | ir.BINARY | ir.COMPARISONS))
-def test_every_operation_of_the_ir_is_there(name: str) -> None:
-    assert name in OPERATIONS or name == "cast"
-
-
-@pytest.mark.parametrize(
-    ("value", "dtype", "due"),
-    [(2.9, "int64", 2), (-2.9, "int8", -2), (0.1, "bool", True), (-0.0, "bool", False), (300, "uint8", 44)],
-)
-def test_casts_truncate_wrap_and_ask_whether_zero(value: float, dtype: str, due: int) -> None:
-    assert apply("cast", [np.asarray(value)], dtype) == due
-
-
-@given(st.lists(st.floats(width=32), min_size=1, max_size=8))
-def test_bfloat16_rounds_as_torch_does(values: list[float]) -> None:
-    array = np.array(values, np.float32)
-    due = torch.from_numpy(array).to(torch.bfloat16).to(torch.float32).numpy()
-    np.testing.assert_array_equal(from_storage(to_storage(array, "bfloat16"), "bfloat16"), due)
-
-
-def program(*, external: bool = False, place: int = 0) -> tuple[ir.LoopProgram, Manifest]:
-    """y[n] = x[n] + 1, through a temporary; with `external`, by the reference of a kernel."""
-    add = op("add", ir.Load(0, ir.Axis(0)), ir.Const(1.0, "float32"), dtype="float32")
-    nest = ir.Nest(("float32", "float32"), ("n",), (ir.Store(1, (), ir.Axis(0), add),))
-    copy = ir.Nest(("float32", "float32"), ("n",), (ir.Store(1, (), ir.Axis(0), ir.Load(0, ir.Axis(0))),))
-    parameters = tuple(ir.Buffer(name, "parameter", "float32", ("n",), index) for index, name in enumerate("xy"))
-    kernel = ir.External(nest.parameters, "kernel", "0", ("n",), 0, ir.Block(parameters, (ir.Step(0, (0, 1)),)))
-    buffers = (
-        ir.Buffer("x", "input", "float32", ("n",), place),
-        ir.Buffer("t", "temp", "float32", ("n",)),
-        ir.Buffer("y", "output", "float32", ("n",), 0),
-    )
-    block = ir.Block(buffers, (ir.Step(2 if external else 0, (0, 1)), ir.Step(1, (1, 2))))
-    method = Method(
-        "forward", (Leaf("x", "float32", ("n",)),), (Leaf("y", "float32", ("n",)),),
-        trees.Tree("dict", (trees.leaf(0),), ("x",)), trees.leaf(0), symbols=(Symbol("n", 0, 9, 0, 0),),
-    )  # fmt: skip
-    manifest = Manifest("test", "1", (method,), (), (), ())
-    return ir.LoopProgram((nest, copy, kernel), (ir.MethodBody("forward", block),)), manifest
-
-
-@pytest.mark.parametrize("external", [False, True])
-@pytest.mark.parametrize("size", [0, 1, 5])
-def test_steps_run_in_order_through_temporaries_and_kernels(external: bool, size: int) -> None:
-    loops, manifest = program(external=external)
-    interpreter = Interpreter(ir_json.dump(loops), manifest, {}, {})
-    x = np.arange(size, dtype=np.float32)
-    (y,) = interpreter.run(manifest.methods[0], [x], (size,))
-    np.testing.assert_array_equal(y, x + 1)
-
-
-def test_a_malformed_program_is_an_error_that_says_so() -> None:
-    loops, manifest = program(place=7)
-    interpreter = Interpreter(ir_json.dump(loops), manifest, {}, {})
-    with pytest.raises(ManifestError, match="the ir of method 'forward' is malformed"):
-        interpreter.run(manifest.methods[0], [np.zeros(2, np.float32)], (2,))
-    with pytest.raises(ManifestError, match=r"the ir lacks the methods \['forward'\]"):
-        Interpreter(ir_json.dump(ir.LoopProgram((), ())), manifest, {}, {})
-
-
-def test_inputs_cannot_be_stored_to() -> None:
-    loops, manifest = program()
-    block = loops.methods[0].block
-    swapped = ir.LoopProgram(
-        loops.functions, (ir.MethodBody("forward", ir.Block(block.buffers, (ir.Step(0, (2, 0)),))),)
-    )
-    interpreter = Interpreter(ir_json.dump(swapped), manifest, {}, {})
-    with pytest.raises(ManifestError, match="a store into what it only reads"):
-        interpreter.run(manifest.methods[0], [np.zeros(2, np.float32)], (2,))
