@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from helium.testing import CHECKS, PROVIDER_CHECKS, Case, check_kernel, check_provider
 from helium.testing.elf import Elf
 

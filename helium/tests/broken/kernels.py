@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import torch
+
 from helium.contract import Artifact, TensorSpec, UnsupportedTarget
 
 HERE = f"{platform.machine()}-{sys.platform}"
