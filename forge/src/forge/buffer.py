@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 from forge.errors import StalenessError
 from forge.samples import Sample
@@ -14,12 +13,13 @@ Group = list[Sample]
 
 
 class Buffer:
-    """A first-in, first-out queue of groups behind `(max_staleness + 1) · groups_per_step` admission slots.
+    """Groups by their admission numbers, behind `(max_staleness + 1) · groups_per_step` admission slots.
 
-    A rollout takes slots before it generates. A step's slots are free again only when the generators hold the weights
-    that the step made. So a group admitted under version v is at most the (v + max_staleness + 1) · groups_per_step-th,
-    and is trained, in order, by the step that starts from version v + max_staleness at the latest. With a bound of 0
-    the same two loops take turns. `version` is where a resumed run goes on: counting starts from it.
+    A rollout takes slots before it generates; however long it then takes, groups are trained in the order of their
+    slots. A step's slots are free again only when the generators hold the weights that the step made. So a group
+    admitted under version v is at most the (v + max_staleness + 1) · groups_per_step-th, and is trained by the step
+    that starts from version v + max_staleness at the latest. With a bound of 0 the same two loops take turns.
+    `version` is where a resumed run goes on: counting starts from it.
     """
 
     def __init__(self, groups_per_step: int, max_staleness: int, version: int = 0) -> None:
@@ -29,7 +29,8 @@ class Buffer:
         self.max_staleness = max_staleness
         self.version = version
         self._admitted = version * groups_per_step
-        self._groups: deque[Group] = deque()
+        self._taken = self._admitted
+        self._groups: dict[int, Group] = {}
         self._changed = asyncio.Condition()
 
     @property
@@ -37,25 +38,28 @@ class Buffer:
         """How many groups could be admitted now."""
         return (self.version + self.max_staleness + 1) * self.groups_per_step - self._admitted
 
-    async def admit(self, groups: int) -> None:
-        """Take `groups` slots, waiting until there are as many."""
+    async def admit(self, groups: int) -> int:
+        """Take `groups` slots, waiting until there are as many; returns the number of the first."""
         if groups > (self.max_staleness + 1) * self.groups_per_step:
             raise StalenessError(f"{groups} groups at once never fit the bound", bound=self.max_staleness)
         async with self._changed:
             await self._changed.wait_for(lambda: self.free_slots >= groups)
             self._admitted += groups
+            return self._admitted - groups
 
-    async def put(self, groups: list[Group]) -> None:
-        """Append admitted groups, in the order of their admission."""
+    async def put(self, first: int, groups: list[Group]) -> None:
+        """Hand over the groups of the slots from `first` on."""
         async with self._changed:
-            self._groups.extend(groups)
+            self._groups.update(enumerate(groups, first))
             self._changed.notify_all()
 
     async def take(self) -> list[Group]:
-        """The oldest `groups_per_step` groups, waiting until they are there."""
+        """The next `groups_per_step` groups in the order of their slots, waiting until all are there."""
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self._groups) >= self.groups_per_step)
-            return [self._groups.popleft() for _ in range(self.groups_per_step)]
+            wanted = range(self._taken, self._taken + self.groups_per_step)
+            await self._changed.wait_for(lambda: all(number in self._groups for number in wanted))
+            self._taken = wanted.stop
+            return [self._groups.pop(number) for number in wanted]
 
     async def synced(self, version: int) -> None:
         """The generators hold `version` now; frees the slots of the step that made it."""

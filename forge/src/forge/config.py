@@ -59,9 +59,10 @@ class SamplingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW; `max_norm` 0 leaves gradients unclipped."""
+    """AdamW; the rate rises to `lr` over `warm_up_steps`; `max_norm` 0 leaves gradients unclipped."""
 
     lr: float = 2e-4
+    warm_up_steps: int = 10
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0

@@ -17,7 +17,8 @@ class Optimizer:
 
     def __init__(self, module: nn.Module, config: OptimizerConfig) -> None:
         self.parameters = list(module.parameters())
-        self.max_norm = config.max_norm
+        self.config = config
+        self.steps = 0
         self.adam = torch.optim.AdamW(
             self.parameters, config.lr, config.betas, config.eps, config.weight_decay, fused=True
         )
@@ -28,16 +29,20 @@ class Optimizer:
         if denominator != 1.0:
             torch._foreach_div_(gradients, denominator)
         norm = float(torch.nn.utils.get_total_norm(gradients))
-        if self.max_norm and norm > self.max_norm:
-            torch._foreach_mul_(gradients, self.max_norm / norm)
+        if self.config.max_norm and norm > self.config.max_norm:
+            torch._foreach_mul_(gradients, self.config.max_norm / norm)
+        self.steps += 1
+        # Adam's first steps are as long as all others, in directions that one batch gives: too far, too early.
+        self.adam.param_groups[0]["lr"] = self.config.lr * min(1.0, self.steps / max(1, self.config.warm_up_steps))
         self.adam.step()
         self.adam.zero_grad(set_to_none=True)
         return norm
 
     def state_dict(self) -> dict[str, Any]:
-        """Adam's moments and step count."""
-        return self.adam.state_dict()
+        """Adam's moments, and how many steps there were."""
+        return {"adam": self.adam.state_dict(), "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` returned."""
-        self.adam.load_state_dict(state)
+        self.adam.load_state_dict(state["adam"])
+        self.steps = state["steps"]

@@ -19,8 +19,7 @@ _PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 figure{{display:inline-block;margin:0 1rem 1rem 0}}figcaption{{font-weight:600}}pre{{background:#f5f5f5;padding:1rem;
 overflow:auto}}table{{border-collapse:collapse}}
 td,th{{padding:.2rem .8rem;text-align:left;border-bottom:1px solid #ddd}}
-</style><h1>{title}</h1>{curves}<h2>Rollouts of step {step}</h2><table><tr><th>prompt<th>completion<th>reward</tr>
-{rows}</table><h2>Configuration</h2><pre>{config}</pre>
+</style><h1>{title}</h1>{curves}{rollouts}<h2>Configuration</h2><pre>{config}</pre>
 """
 
 
@@ -32,16 +31,23 @@ def write_report(run: Path) -> Path:
         points = [(line["step"], line[name]) for line in metrics if line.get(name) is not None]
         if len(points) > 1:
             figures.append(f"<figure><figcaption>{html.escape(name)}</figcaption>{curve(points)}</figure>")
+    config = html.escape((run / "config.toml").read_text())
+    page = _PAGE.format(title=html.escape(run.name), curves="".join(figures), rollouts=_rollouts(run), config=config)
+    path = run / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def _rollouts(run: Path) -> str:
+    """A table of the last step's first samples; nothing where there was no step."""
+    if not any((run / "rollouts").iterdir()):
+        return ""
     step, rollouts = read_rollouts(run)
     rows = "".join(
         f"<tr><td>{html.escape(sample['prompt'])}<td>{html.escape(sample['text'])}<td>{sample['reward']}</tr>"
         for sample in rollouts[:SHOWN]
     )
-    config = html.escape((run / "config.toml").read_text())
-    page = _PAGE.format(title=html.escape(run.name), curves="".join(figures), step=step, rows=rows, config=config)
-    path = run / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+    return f"<h2>Rollouts of step {step}</h2><table><tr><th>prompt<th>completion<th>reward</tr>{rows}</table>"
 
 
 def curve(points: Sequence[tuple[float, float]]) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from forge.config import GrpoConfig
 from forge.config_files import dump
@@ -24,12 +24,11 @@ class RunDirectory:
         self.path = _fresh(Path(config.out), config.name or f"{config.task.name.rpartition(':')[2]}-{config.algorithm}")
         (self.path / "rollouts").mkdir(parents=True)
         (self.path / "config.toml").write_text(dump(config))
-        self._metrics: IO[str] = (self.path / "metrics.jsonl").open("w")
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Append one line to metrics.jsonl, readable at once."""
-        self._metrics.write(json.dumps({name: _plain(value) for name, value in metrics.items()}) + "\n")
-        self._metrics.flush()
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({name: _plain(value) for name, value in metrics.items()}) + "\n")
 
     def rollouts(self, step: int, samples: Sequence[Sample]) -> None:
         """Write the samples that a step trained."""
@@ -39,10 +38,6 @@ class RunDirectory:
     def weights(self, step: int) -> Path:
         """Where a step's model goes."""
         return self.path / "weights" / f"step_{step}"
-
-    def close(self) -> None:
-        """Close metrics.jsonl."""
-        self._metrics.close()
 
 
 def read_metrics(run: Path) -> list[dict[str, float]]:

@@ -42,7 +42,7 @@ class TrainerActor:
             temperature=config.sampling.temperature,
             log_prob=log_prob_kernel(config),
         )
-        self._fine_tuner = FineTuner(decoder, self.tokenizer, OptimizerConfig(lr=config.warm_up.lr))
+        self._fine_tuner = FineTuner(decoder, self.tokenizer, OptimizerConfig(lr=config.warm_up.lr, warm_up_steps=0))
         self._store: TCPStore | None = None
 
     def pid(self) -> int:

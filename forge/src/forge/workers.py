@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -47,7 +46,6 @@ class Workers:
     version: int = 0
     processes: frozenset[int] = frozenset()
     parities: list[float] = field(default_factory=list)
-    _groups: Iterator[int] = field(default_factory=itertools.count)
 
     @classmethod
     @asynccontextmanager
@@ -67,13 +65,9 @@ class Workers:
             if owned is not None:
                 await owned.close()
 
-    async def rollout(self, problems: Sequence[Problem]) -> list[Group]:
-        """One group of samples for each problem, in their order, spread over the generators."""
-        first = next(self._groups)
-        for _ in problems[1:]:
-            next(self._groups)
-        shares = (await self.generators.rollout.call(list(problems), first)).values()
-        return _interleave(shares)
+    async def rollout(self, problems: Sequence[Problem], first: int) -> list[Group]:
+        """One group of samples for each problem, numbered from `first`, in order, spread over the generators."""
+        return _interleave((await self.generators.rollout.call(list(problems), first)).values())
 
     async def train(self, samples: Sequence[Sample], advantages: Tensor) -> dict[str, float]:
         """One optimizer step; returns its metrics."""

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +20,7 @@ from forge.buffer import Buffer
 from forge.config import GrpoConfig
 from forge.environments import Problem
 from forge.evaluation import Evaluation, evaluate
+from forge.loops import beside
 from forge.metrics import Stopwatch, rollout_metrics
 from forge.report import write_report
 from forge.run_directory import RunDirectory
@@ -50,22 +50,18 @@ class Result:
 
 async def run(config: GrpoConfig, *, launcher: Launcher | None = None, on_step: OnStep | None = None) -> Result:
     """Train as `config` says, on actors of `launcher` (by default the configured one); `on_step` sees every metric."""
-    task = environments.find(config.task.name, config.task.options)
+    task, algorithm = environments.find(config.task.name, config.task.options), algorithms.find(config.algorithm)
     held_out, directory = task.held_out(), RunDirectory(config)
     async with Workers.open(config, launcher) as workers:
         await warm_up(workers, task.problems(config.seed + 1), config.warm_up)
         before = await evaluate(workers, held_out)
         directory.log({"step": 0, **before.metrics()})
         loop = Loop(config, workers, directory, on_step or (lambda metrics: None))
-        async with asyncio.TaskGroup() as group:
-            rollouts = group.create_task(loop.rollout(task.problems(config.seed)))
-            await loop.train(algorithms.find(config.algorithm), held_out)
-            rollouts.cancel()
+        await beside(loop.rollout(task.problems(config.seed)), loop.train(algorithm, held_out))
         after = await evaluate(workers, held_out)
         directory.log({"step": config.steps, **after.metrics()})
         weights = directory.weights(config.steps)
         await workers.save(str(weights))
-    directory.close()
     write_report(directory.path)
     parity = sum(workers.parities) / len(workers.parities)
     return Result(before, after, loop.history, directory.path, weights, config.sync, workers.processes, parity)
@@ -83,10 +79,10 @@ class Loop:
     async def rollout(self, problems: Iterator[Problem]) -> None:
         """Make groups for as long as the buffer admits them."""
         while True:
-            await self.buffer.admit(self.config.groups_per_step)
+            first = await self.buffer.admit(self.config.groups_per_step)
             with self.clock.time("generate"):
-                groups = await self.workers.rollout(list(islice(problems, self.config.groups_per_step)))
-            await self.buffer.put(groups)
+                groups = await self.workers.rollout(list(islice(problems, self.config.groups_per_step)), first)
+            await self.buffer.put(first, groups)
 
     async def train(self, algorithm: algorithms.Algorithm, held_out: Sequence[Problem]) -> None:
         """Train on each batch of groups, and give every version of the weights to the generators."""
