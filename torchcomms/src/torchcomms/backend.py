@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
@@ -251,6 +252,10 @@ class Backend(ABC):
         from torchcomms.algorithms import dissemination
 
         return self._start("barrier", dissemination.barrier(self), deadline)
+
+    def coalesce(self) -> AbstractContextManager[None]:
+        """A block in which posts may be held back, to go out together when it ends. A backend may override it."""
+        return nullcontext()
 
     def scratch(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Memory of the dtype and device of `like` for a derived operation, its own until the operation is complete.

@@ -54,8 +54,9 @@ def to_fill(tensor: Tensor, short: bool) -> Tensor:
 
 def run(backend: Backend, plan: Plan, call: Call) -> Schedule:
     """The schedule of a checked collective; raises `CollectiveMismatch` if the ranks do not agree."""
-    arrivals, exchange = _exchange(backend, call)
-    started = plan.begin() if plan.short else None
+    with backend.coalesce():
+        arrivals, exchange = _exchange(backend, call)
+        started = plan.begin() if plan.short else None
     yield exchange
     fingerprint.compare({rank: row.numpy().tobytes() for rank, row in enumerate(arrivals)})
     if not plan.short:

@@ -6,12 +6,12 @@ that does not come is known to be the one.
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from torchcomms.errors import CollectiveMismatch, name_ranks
 
@@ -19,7 +19,7 @@ _LAYOUT = struct.Struct("<QqIi16s16s24s")
 _SITE = 88
 SIZE = _LAYOUT.size + _SITE  # bytes
 COMPARED = _LAYOUT.size  # bytes; the call site behind them may differ
-_HERE = str(Path(__file__).parent)
+_HERE = os.path.dirname(__file__) + os.sep
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def call_site() -> str:
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def compare(calls: Mapping[int, bytes]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
@@ -80,6 +81,9 @@ class TcpBackend(Backend):
 
     def post(self, batch: Sequence[P2P]) -> TcpTicket:
         return TcpTicket(self, self.engine.post(batch))
+
+    def coalesce(self) -> AbstractContextManager[None]:
+        return self.engine.coalesce()
 
     def lost(self) -> frozenset[int]:
         return self.engine.lost()
