@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+
 from monarch.testing import CHECKS, check_launcher
 
 pytestmark = pytest.mark.contract

@@ -137,6 +137,10 @@ class Decoder:
             self._require(whole)
             return False
         at = self._start + HEADER.size
+        if short and not buffers and not releases:
+            self._frame = Frame(kind, call, bytes(self._scratch[at : at + length]), [])
+            self._start += whole
+            return True
         regions = [BUFFER.unpack_from(self._scratch, at + i * BUFFER.size) for i in range(buffers)]
         at += buffers * BUFFER.size
         given = tuple(RELEASE.unpack_from(self._scratch, at + i * RELEASE.size)[0] for i in range(releases))
