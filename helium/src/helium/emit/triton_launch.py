@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import itertools
 import linecache
+import os
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from helium.emit.triton import source
 from helium.emit.triton_schedule import power_of_two
+from helium.errors import DeviceMismatch
 from helium.kernel import Kernel
 from helium.specialise import Bound
+
+_USABLE: Final = ("cuda", "xpu", "cpu under TRITON_INTERPRET=1")
 
 
 def load(text: str) -> ModuleType:
@@ -43,15 +47,27 @@ class Launcher:
         self._functions: dict[Hashable, Any] = {}
 
     def __call__(self, *args: Any) -> Any:
-        """Launch for these tensors and numbers."""
+        """Launch for these tensors and numbers.
+
+        Raises:
+            DeviceMismatch: The tensors are on several devices, or on the CPU without the interpreter.
+        """
         bound = self._kernel.bind(*args)
+        device = self._device(bound)
         key = (bound.key, _bucket(bound))
         function = self._functions.get(key)
         if function is None:
             text = source(self._kernel, *args)
             function = self._functions[key] = getattr(load(text), self._kernel.source.name)
-        with _current(bound):
+        with _current(device):
             return function(**bound.tensors, **bound.scalars)
+
+    def _device(self, bound: Bound) -> torch.device:
+        devices: list[torch.device] = list(dict.fromkeys(tensor.device for tensor in bound.tensors.values()))
+        interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+        if len(devices) != 1 or (devices[0].type == "cpu" and not interpreted):
+            raise DeviceMismatch(self._kernel.name, list(map(str, devices)), _USABLE)
+        return devices[0]
 
 
 def _bucket(bound: Bound) -> Hashable:
@@ -61,9 +77,8 @@ def _bucket(bound: Bound) -> Hashable:
     return (tuple(map(power_of_two, sizes)), integers)
 
 
-def _current(bound: Bound) -> AbstractContextManager[Any]:
+def _current(device: torch.device) -> AbstractContextManager[Any]:
     """Triton launches on the current device, which need not be that of the tensors."""
-    device = next((tensor.device for tensor in bound.tensors.values()), torch.device("cpu"))
     if device.type == "cpu":
         return nullcontext()
     context: AbstractContextManager[Any] = torch.get_device_module(device).device(device)

@@ -1,0 +1,58 @@
+"""Every kernel of the library, and one of a user's, keeps the kernel-callable contract."""
+
+import shutil
+
+import pytest
+import torch
+
+import helium
+import helium.language as hl
+from helium import library
+from helium.testing import CHECKS, Case, check_kernel
+
+pytestmark = [
+    pytest.mark.contract,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="artifacts are linked with cc"),
+]
+
+
+@helium.kernel()
+def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size(0)):
+        out[tile] = x[tile] * factor
+    return out
+
+
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(3))
+
+
+CASES = {
+    "add": [Case((_random(5, 37), _random(5, 37))), Case((_random(1, 1), _random(1, 1)))],
+    "softmax": [Case((_random(5, 37),)), Case((_random(3, 1),))],
+    "rms_norm": [Case((_random(5, 37), _random(37), 1e-6)), Case((_random(7, 64).double(), _random(64).double(), 0.1))],
+    "log_prob": [Case((_random(5, 300), torch.tensor([0, 299, 7, 7, 150])))],
+    "matmul": [Case((_random(33, 70), _random(70, 20))), Case((_random(2, 3), _random(3, 5)))],
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_library_kernel_keeps_the_contract(name):
+    report = check_kernel(getattr(library, name), CASES[name])
+    assert report.failed == {}
+    assert report.unclaimed == {}
+    assert report.ran == tuple(check.id for check in CHECKS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_library_kernel_keeps_the_contract_with_the_features_of_this_machine(name):
+    report = check_kernel(getattr(library, name), CASES[name][:1], target=helium.host_target())
+    assert report.failed == {}
+    assert report.unclaimed == {}
+
+
+def test_kernel_of_a_user_keeps_the_contract():
+    report = check_kernel(scaled, [Case((_random(37), 0.5)), Case((_random(1), -1.0))])
+    assert report.failed == {}
+    assert report.unclaimed == {}
