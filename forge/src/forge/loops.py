@@ -10,7 +10,7 @@ __all__ = ["beside"]
 
 
 async def beside(endless: Coroutine[Any, Any, None], work: Coroutine[Any, Any, None]) -> None:
-    """Run both until `work` is done, and end the endless one; the first error of either ends both and is raised as it is.
+    """Run both until `work` is done, and end the endless one; the first error ends both and is raised as it is.
 
     A task group would wrap that error, which then is no longer what a caller expects to catch.
     """
