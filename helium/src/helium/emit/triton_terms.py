@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from helium import ir
 from helium.dtypes import is_float
-from helium.types import DType, Extent, Fixed
+from helium.types import DType, Extent, Fixed, ReduceOp
 
 DTYPES: Final[dict[DType, str]] = {
     "bool": "tl.int1",
-    **{name: f"tl.{name}" for name in ("int8", "uint8", "int16", "int32", "int64")},  # type: ignore[dict-item]
-    **{name: f"tl.{name}" for name in ("float16", "bfloat16", "float32", "float64")},  # type: ignore[dict-item]
+    **{name: f"tl.{name}" for name in ("int8", "uint8", "int16", "int32", "int64")},
+    **{name: f"tl.{name}" for name in ("float16", "bfloat16", "float32", "float64")},
 }
 _SIGNS: Final = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _RELATIONS: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -130,7 +129,7 @@ def select(condition: Term, then: Term, otherwise: Term, dtype: DType) -> str:
     return f"tl.where({condition.text}, {sides[0]}, {sides[1]})"
 
 
-def reduction(op: ir.ReduceOp, text: str, dim: int, dtype: DType) -> tuple[str, str | None]:
+def reduction(op: ReduceOp, text: str, dim: int, dtype: DType) -> tuple[str, str | None]:
     """A fold along one dimension in the source's dtype, and the helper that it needs."""
     if op == "prod":
         return f"tl.reduce({text}, {dim}, _product)", "_product"
@@ -143,7 +142,7 @@ def reduction(op: ir.ReduceOp, text: str, dim: int, dtype: DType) -> tuple[str, 
     return f"tl.{op}({text}, axis={dim})" + (f".to({DTYPES[dtype]})" if widened else ""), None
 
 
-def identity(op: ir.ReduceOp, dtype: DType) -> str:
+def identity(op: ReduceOp, dtype: DType) -> str:
     """What dead lanes are set to before a fold."""
     if op in ("sum", "prod"):
         return literal(float(op == "prod") if is_float(dtype) else int(op == "prod"))
