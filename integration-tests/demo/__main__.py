@@ -89,7 +89,8 @@ def write_page(path: Path, report: dict, trained, exported, answers) -> None:
         (
             "executor",
             f"policy.edge, {exported.program_bytes / 1e6:.1f} MB, and smollm2.edge, "
-            f"{answers.program_bytes / 1e6:.0f} MB ({answers.tokens_per_second:.0f} tokens/s), each run in a process where torch cannot be imported",
+            f"{answers.program_bytes / 1e6:.0f} MB ({answers.tokens_per_second:.0f} tokens/s), "
+            "each run in a process where torch cannot be imported",
         ),
         ("forge", f"GRPO; trainer and generator differ by {report['parity']:.1e} in log-probability"),
     ]
