@@ -7,12 +7,22 @@ import inspect
 from collections.abc import Callable
 from typing import Any, overload
 
-from helium import ir, reference, symbolic
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from helium import custom_op, ir, reference, symbolic
 from helium.config import Config
 from helium.contract import INTERFACE, TensorSpec
 from helium.frontend import lower
 from helium.frontend.source import Source, read
+from helium.provider import provider
+from helium.runtime.launch import Launcher
 from helium.specialise import Bound, Key, bind
+
+_INDIRECT = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+"""How many dispatch modes are active (make_fx, flop counting): torch offers no public way to ask."""
 
 
 class Kernel:
@@ -37,7 +47,55 @@ class Kernel:
         self.backward = backward
         self._function, self._text = function, source
         self._kernels: dict[Key, ir.Kernel] = {}
-        functools.update_wrapper(self, function)
+        self._launcher = Launcher(self)
+        self._known = self._launcher.known
+        self._arity = len(self.signature.parameters)
+        self._operation: Any = None
+        self.__name__, self.__doc__, self.__module__ = function.__name__, function.__doc__, function.__module__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the kernel.
+
+        Plain CPU tensors go straight to compiled code, found by their dtypes, shapes and strides. Under tracing, for
+        fake and subclassed tensors, and where autograd records, the call goes through the torch.library operation.
+
+        Raises:
+            KernelError: The function is not a kernel.
+            CallError: The arguments do not fit it.
+        """
+        if kwargs or len(args) != self._arity:
+            args = self._positional(args, kwargs)
+        key: list[Any] = []
+        direct = not torch.compiler.is_compiling() and not _modes()
+        for arg in args:
+            kind = type(arg)
+            if kind is Tensor or kind is Parameter:
+                direct = direct and arg.is_cpu and not (arg.requires_grad and torch.is_grad_enabled())
+                key += (arg.dtype, arg.shape, arg.stride())
+            else:
+                direct = direct and not isinstance(arg, _INDIRECT)
+                key += (kind, arg)
+        if not direct:
+            return self.operation(*args)(*args)
+        found = tuple(key)
+        launch = self._known.get(found)
+        return (launch or self._launcher.prepare(found, args))(args)
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        bound = self.bind(*args, **kwargs)
+        given = {**bound.tensors, **bound.scalars, **bound.constants}
+        return tuple(given[name] for name in self.signature.parameters)
+
+    def run(self, *args: Any) -> Any:
+        """Run compiled code, past torch's dispatcher."""
+        key = tuple((a.dtype, a.shape, a.stride()) if isinstance(a, Tensor) else (type(a), a) for a in args)
+        return (self._known.get(key) or self._launcher.prepare(key, args))(args)
+
+    def operation(self, *args: Any) -> Any:
+        """The kernel's torch.library operation, registered at the first need; `args` tell its parameters' kinds."""
+        if self._operation is None:
+            self._operation = custom_op.register(self, self.bind(*args))
+        return self._operation
 
     @functools.cached_property
     def source(self) -> Source:
@@ -132,6 +190,8 @@ def kernel(
     def decorate(function: Callable[..., Any]) -> Kernel:
         module = function.__module__.replace(".", "_").strip("_") or "main"
         qualified = name or f"helium::{module}__{function.__name__}"
-        return Kernel(function, qualified, backward=backward, config=config, source=source)
+        made = Kernel(function, qualified, backward=backward, config=config, source=source)
+        provider.register(made)
+        return made
 
     return decorate if function is None else decorate(function)

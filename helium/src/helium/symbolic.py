@@ -9,7 +9,7 @@ from helium.errors import ArgumentMismatch
 from helium.sizes import Const, Dim, IntArg, Size, evaluate
 
 
-def extent(kernel: str, size: Size, shapes: Mapping[str, tuple[Extent, ...]], integers: Mapping[str, int]) -> Extent:
+def extent(kernel: str, size: Size, shapes: Mapping[str, tuple[Extent, ...]], integers: Mapping[str, float]) -> Extent:
     """`size` as a number or as a product of symbols.
 
     Raises:
@@ -18,7 +18,7 @@ def extent(kernel: str, size: Size, shapes: Mapping[str, tuple[Extent, ...]], in
     if isinstance(size, Const):
         return size.value
     if isinstance(size, IntArg):
-        return integers[size.name]
+        return int(integers[size.name])
     if isinstance(size, Dim):
         return shapes[size.tensor][size.axis]
     left, right = (extent(kernel, side, shapes, integers) for side in (size.left, size.right))

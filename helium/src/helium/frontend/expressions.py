@@ -215,6 +215,14 @@ class Expressions:
             )
         return all(values) if isinstance(node.op, ast.And) else any(values)
 
+    def _IfExp(self, node: ast.IfExp) -> object:
+        condition = self.evaluate(node.test)
+        if isinstance(condition, (*_ON_TILES, Relation)):
+            raise UnsupportedSyntax(
+                "a choice on data or sizes", fix="use torch.where, or choose on constants and dtypes"
+            )
+        return self.evaluate(node.body if condition else node.orelse)
+
     # Attributes, subscripts, calls.
 
     def _Attribute(self, node: ast.Attribute) -> object:

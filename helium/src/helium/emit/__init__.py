@@ -1,0 +1,1 @@
+"""Emitters: from the tile IR to code."""

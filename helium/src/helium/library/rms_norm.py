@@ -1,0 +1,47 @@
+"""Root mean square normalisation (Zhang and Sennrich, 2019), forward and backward."""
+
+import torch
+
+import helium.language as hl
+from helium.kernel import kernel
+
+
+@kernel(name="helium::rms_norm_backward")
+def rms_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of each row, the gradient of x and the row's part of the gradient of weight, still to be summed over rows."""
+    m, n = x.size()
+    grad_x = torch.empty_like(x)
+    parts = torch.empty([m, n], dtype=torch.float32, device=x.device)
+    for tile_m in hl.tile(m):
+        row, g = x[tile_m, :].to(torch.float32), grad[tile_m, :].to(torch.float32)
+        scale = torch.rsqrt((row * row).mean(-1, keepdim=True) + eps)
+        normal = row * scale
+        parts[tile_m, :] = g * normal
+        g = g * weight[:].to(torch.float32)
+        grad_x[tile_m, :] = scale * (g - normal * (g * normal).mean(-1, keepdim=True))
+    return grad_x, parts
+
+
+def _backward(
+    grads: tuple[torch.Tensor, ...],
+    args: tuple[torch.Tensor, torch.Tensor, float],
+    outputs: tuple[torch.Tensor, ...],
+) -> tuple[torch.Tensor, torch.Tensor, None]:
+    x, weight, eps = args
+    grad_x, parts = rms_norm_backward(grads[0], x, weight, eps)
+    return grad_x, parts.sum(0).to(weight.dtype), None
+
+
+@kernel(name="helium::rms_norm", backward=_backward)
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x · weight / √(mean x² + eps) along the rows of x[m, n], with weight[n]; computed in float32 for halves."""
+    m, n = x.size()
+    assert weight.size(0) == n
+    out = torch.empty_like(x)
+    for tile_m in hl.tile(m):
+        row = x[tile_m, :].to(torch.float32)
+        scale = torch.rsqrt((row * row).mean(-1, keepdim=True) + eps)
+        out[tile_m, :] = row * scale * weight[:].to(torch.float32)
+    return out
