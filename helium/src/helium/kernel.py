@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from helium import custom_op, ir, reference, symbolic
+from helium import contract_adapter, custom_op, ir, reference, symbolic
 from helium.config import Config
-from helium.contract import INTERFACE, TensorSpec
+from helium.contract import INTERFACE, Artifact, TensorSpec
 from helium.frontend import lower
 from helium.frontend.source import Source, read
 from helium.provider import provider
@@ -88,7 +88,7 @@ class Kernel:
 
     def run(self, *args: Any) -> Any:
         """Run compiled code, past torch's dispatcher."""
-        key = tuple((a.dtype, a.shape, a.stride()) if isinstance(a, Tensor) else (type(a), a) for a in args)
+        key = tuple((a.device, a.dtype, a.shape, a.stride()) if isinstance(a, Tensor) else (type(a), a) for a in args)
         return (self._known.get(key) or self._launcher.prepare(key, args))(args)
 
     def operation(self, *args: Any) -> Any:
@@ -130,11 +130,20 @@ class Kernel:
         made = {
             o.name: TensorSpec.contiguous(
                 (symbolic.extent(self.name, s, shapes, bound.scalars) for s in o.shape),
-                o.dtype,  # type: ignore[arg-type]
+                o.dtype,
             )
             for o in kernel.outputs
         }
         return tuple(made[name] if name in made else bound.tensors[name] for name in kernel.returns)
+
+    def artifact(self, *args: Any, target: str) -> Artifact:
+        """Compile for `target` into an object with a C symbol; tensors are given by specs, scalars are baked in.
+
+        Raises:
+            UnsupportedTarget: No code can be made for it.
+            UnsupportedKernel: The kernel cannot do without memory of a size that only symbols give.
+        """
+        return contract_adapter.artifact(self, args, target)
 
     def reference(self, *args: Any, **kwargs: Any) -> Any:
         """Run the reference executor: tile by tile in plain torch, on the CPU, with this kernel's config."""

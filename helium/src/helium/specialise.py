@@ -78,4 +78,4 @@ def dtype_name(kernel: str, name: str, dtype: torch.dtype | str) -> DType:
     found = dtypes.NAMES.get(dtype) if isinstance(dtype, torch.dtype) else dtype if dtype in dtypes.TORCH else None
     if found is None:
         raise ArgumentMismatch(kernel, f"argument {name} has dtype {dtype}", f"use one of {', '.join(dtypes.TORCH)}")
-    return found  # type: ignore[return-value]
+    return found

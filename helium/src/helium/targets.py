@@ -41,7 +41,7 @@ def host_machine() -> Machine:
         features += ",-prefer-256-bit"
     vector_bytes = 64 if wide else 32 if "avx2" in target.features else 16
     registers = 32 if wide or target.arch == "aarch64" else 16
-    return Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, vector_bytes, registers)
+    return Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), features, vector_bytes, registers, True)
 
 
 def machine(text: str) -> Machine:
@@ -61,7 +61,7 @@ def machine(text: str) -> Machine:
     if target.arch not in _ARCHES:
         raise UnsupportedTarget(text, KNOWN)
     cpu, features, vector_bytes, registers = _ARCHES[target.arch]
-    return Machine(f"{target.arch}-unknown-linux-gnu", cpu, features, vector_bytes, registers)
+    return Machine(f"{target.arch}-unknown-linux-gnu", cpu, features, vector_bytes, registers, target.arch == "aarch64")
 
 
 def _x86(target: Target) -> Machine:
@@ -69,4 +69,6 @@ def _x86(target: Target) -> Machine:
     cpu = "x86-64-v4" if wide else "x86-64-v3" if "avx2" in target.features else "x86-64-v2"
     extra = [_EXTRA[f] for f in target.features if f in _EXTRA] + (["-prefer-256-bit"] if wide else [])
     vector_bytes = 64 if wide else 32 if "avx2" in target.features else 16
-    return Machine("x86_64-unknown-linux-gnu", cpu, ",".join(extra), vector_bytes, 32 if wide else 16)
+    return Machine(
+        "x86_64-unknown-linux-gnu", cpu, ",".join(extra), vector_bytes, 32 if wide else 16, vector_bytes > 16
+    )

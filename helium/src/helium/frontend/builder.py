@@ -110,7 +110,7 @@ class Builder:
         highest = max((self._category(o) for o in operands), default=0)
         if strong is None or highest > dtypes.category(strong):
             wide: DType = "float64" if strong is None and self._has_weak(operands) else "float32"
-            return ("bool", "int64", wide)[highest]  # type: ignore[return-value]
+            return ("bool", "int64", wide)[highest]
         return strong
 
     @staticmethod

@@ -72,11 +72,11 @@ class Launcher:
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
-        self.known: dict[Any, Launch] = {}
+        self.known: dict[Any, Callable[[tuple[Any, ...]], Any]] = {}
         self._compiled: dict[Any, Compiled] = {}
         self._lock = threading.Lock()
 
-    def prepare(self, key: Any, args: tuple[Any, ...]) -> Launch:
+    def prepare(self, key: Any, args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], Any]:
         """The launch for `args`, made and remembered under `key`."""
         with self._lock:
             if len(self.known) >= LIMIT:
@@ -95,9 +95,10 @@ class Launcher:
             self._compiled[key] = compile_kernel(kernel, kinds, blocks)
         return self._compiled[key]
 
-    def _make(self, args: tuple[Any, ...]) -> Launch:
+    def _make(self, args: tuple[Any, ...]) -> Callable[[tuple[Any, ...]], Any]:
         bound = self.kernel.bind(*args)
-        self._check_devices(bound)
+        if self._on_accelerator(bound):
+            return self._triton()
         kernel = self.kernel.lower_bound(bound)
         check_guards(self.kernel.name, kernel, bound)
         compiled = self.compiled(bound)
@@ -121,10 +122,19 @@ class Launcher:
         names = list(self.kernel.signature.parameters)
         return tuple(names.index(name) for name in bound.tensors)
 
-    def _check_devices(self, bound: Bound) -> None:
-        devices = {str(tensor.device) for tensor in bound.tensors.values()}
-        if devices - {"cpu"}:
-            raise DeviceMismatch(self.kernel.name, sorted(devices), ("cpu",))
+    def _on_accelerator(self, bound: Bound) -> bool:
+        devices = {tensor.device for tensor in bound.tensors.values()}
+        kinds = {device.type for device in devices}
+        if len(devices) > 1 or kinds - {"cpu", "cuda", "xpu"}:
+            raise DeviceMismatch(self.kernel.name, sorted(map(str, devices)), ("cpu", "cuda", "xpu"))
+        return bool(kinds - {"cpu"})
+
+    def _triton(self) -> Callable[[tuple[Any, ...]], Any]:
+        """The kernel on an accelerator. Imported here: triton is an extra, and slow to import."""
+        from helium.emit.triton_launch import Launcher as TritonLauncher
+
+        launcher = TritonLauncher(self.kernel)
+        return lambda args: launcher(*args)
 
 
 def check_guards(name: str, kernel: ir.Kernel, bound: Bound) -> None:

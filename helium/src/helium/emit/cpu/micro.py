@@ -87,7 +87,7 @@ def _step(c: Code, shape: Shape, sums: list[list[V]], step: V, left: V, right: V
         one = c.load(c.offset(row_of_left, c.i64(r), shape.element), shape.element, shape.bytes)
         spread = c.splat(one, shape.lanes)
         for slot, column in zip(row, columns, strict=True):
-            c.b.store(c.map("fma", spread, column, c.b.load(slot, typ=shape.vector)), slot)
+            c.b.store(c.fma(spread, column, c.b.load(slot, typ=shape.vector)), slot)
 
 
 def pack(module: llvm.Module, shape: Shape, width: int, padded: int, depth: int, unit: str) -> V:

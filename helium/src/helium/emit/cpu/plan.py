@@ -29,6 +29,7 @@ class Machine:
         features: LLVM's feature string, "+avx2,…".
         vector_bytes: Width of a vector register.
         registers: How many vector registers there are.
+        converts_halves: Whether it converts float16 by an instruction.
     """
 
     triple: str
@@ -36,6 +37,7 @@ class Machine:
     features: str
     vector_bytes: int
     registers: int
+    converts_halves: bool
 
 
 @dataclass(frozen=True, slots=True)

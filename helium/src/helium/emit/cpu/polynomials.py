@@ -1,7 +1,7 @@
 """exp, log, tanh, erf, sin, cos and pow as polynomials on scalars or vectors, without a mathematics library.
 
 Coefficients: Cephes (Moshier) for float32 exp, log and tanh; fdlibm (Sun) for the float64 logarithm; a minimax fit for
-erf; Taylor's for the rest. Errors are 2 ulp at most where not said otherwise. No step relies on reassociation, so none may be permitted.
+erf; Taylor's for the rest. Errors are 2 ulp at most where not said otherwise. No step may be reassociated.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _power_of_two(c: Code, n: V, like: V) -> V:
 
 
 def exp(c: Code, x: V) -> V:
-    """eˣ: x = n·ln 2 + r, a polynomial in r, then scaled in two steps so that subnormals and overflow come out right."""
+    """eˣ: x = n·ln 2 + r, a polynomial in r, scaled in two steps so that subnormals and overflow come out right."""
     single = _is_single(c, x)
     low, high = (-104.0, 89.0) if single else (-746.0, 710.0)
     magic = 1.5 * 2.0 ** (23 if single else 52)
