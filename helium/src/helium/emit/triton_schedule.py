@@ -14,7 +14,7 @@ from helium.sizes import Size
 from helium.types import Block, Extent, Whole
 
 _ELEMENTWISE: Final = 1024  # elements of a program that only maps
-_FOLDING: Final = 4096  # elements of a program that folds rows
+_FOLDING: Final = 2048  # elements of a program that folds rows
 _INNER: Final = 1024  # elements of a row taken at a time
 _DOT: Final = {2: (128, 64), 4: (64, 32), 8: (32, 16)}  # rows and columns, contraction; by bytes of an operand
 _LONG: Final = 1 << 20  # a size that is not known
