@@ -277,9 +277,7 @@ def test_unknown_endpoint_names_the_nearest_and_all(counters: ActorMesh[Counter]
 def test_wrong_arguments_name_endpoint_and_signature(
     counters: ActorMesh[Counter], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    with pytest.raises(
-        BadArguments, match=r"counters: add\(\).*its signature is add\(by: 'int', \*, times: 'int' = 1\)"
-    ):
+    with pytest.raises(BadArguments, match=r"counters: add\(\).*signature is add\(by: 'int', \*, times: 'int' = 1\)"):
         counters.add.call(*args, **kwargs)
 
 
@@ -289,9 +287,7 @@ def test_direct_call_explains_the_verbs(counters: ActorMesh[Counter]) -> None:
 
 
 def test_call_one_on_several_ranks_says_what_to_do(counters: ActorMesh[Counter]) -> None:
-    with pytest.raises(
-        BadArguments, match=r"needs a mesh of one rank, this one is .*slice it to one rank, or use call"
-    ):
+    with pytest.raises(BadArguments, match=r"needs a mesh of one rank, this one is .*slice it to one rank, or"):
         counters.add.call_one(1)
 
 

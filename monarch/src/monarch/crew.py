@@ -13,7 +13,7 @@ from monarch.engine.child import Place
 from monarch.engine.framing import Kind
 from monarch.engine.hosted import Request
 from monarch.engine.link import Link
-from monarch.engine.pickling import dumps, loads
+from monarch.engine.pickling import Packed, dumps, loads
 from monarch.engine.process import Death, Process
 from monarch.engine.reactor import Reactor
 from monarch.engine.reports import error_from
@@ -45,9 +45,10 @@ class Crew:
             if gather.put(rank, outcome):
                 self.created.settle()
 
+        request = dumps(Request(actor, args, kwargs, endpoints), f"the arguments of {self.name}")
         for rank, link in self.links.items():
-            request = Request(actor, args, kwargs, endpoints, places[rank])
-            link.post(Kind.CREATE, dumps(request, f"the arguments of {self.name}"), "", partial(settle, rank))
+            message = Packed(request.body, [*request.buffers, pickle.dumps(places[rank])])
+            link.post(Kind.CREATE, message, "", partial(settle, rank))
 
     def _created(self, gather: Gather) -> None:
         for table in self.results(gather, f"the constructor of {self.name}").values():

@@ -22,13 +22,15 @@ from monarch.engine.wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a CREATE frame holds: the class or its path, its arguments, the endpoints, and where it will be."""
+    """What a CREATE frame holds: the class or its path, its arguments and the endpoints; the same for all ranks.
+
+    A rank's own place is a pickle in the frame's last buffer.
+    """
 
     actor: str | type
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     endpoints: tuple[str, ...] | None
-    place: Place
 
 
 @dataclass(slots=True)
@@ -53,10 +55,9 @@ class Creation:
 
 def create(frame: Frame) -> Creation:
     """Read a CREATE frame and find the class; never raises, for what fails belongs in the answer."""
-    creation = Creation(frame.call, Place("actor", {}, {}))
+    creation = Creation(frame.call, pickle.loads(frame.buffers.pop()))
     try:
-        request: Request = loads(frame.body, frame.buffers)
-        creation.place, creation.request = request.place, request
+        creation.request = request = loads(frame.body, frame.buffers)
         creation.cls = _find(request.actor)
         creation.table = describe(creation.cls, request.endpoints)
     except Exception as error:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MemberDescriptorType
 from typing import Any
 
 from monarch.engine.pickling import dumps_quietly, loads
@@ -101,8 +103,11 @@ def _dual(kind: type[EndpointError], original: Any, message: str, **facts: Any) 
         return error
     try:
         both = _dual_class(kind, type(original))
-        dual: EndpointError = both.__new__(both, *original.args)
+        # The original's own, for its memory layout; no __init__, which may want other arguments.
+        dual: EndpointError = type(original).__new__(both, *original.args)
+        _copy_members(original, dual)
         dual.__dict__.update(original.__dict__)
+        dual.__dict__.pop("__notes__", None)
         dual.__dict__.update(error.__dict__)
         dual.args = error.args
         str(dual)
@@ -114,3 +119,12 @@ def _dual(kind: type[EndpointError], original: Any, message: str, **facts: Any) 
 def _dual_class(kind: type[EndpointError], other: type) -> type[EndpointError]:
     members = {"__str__": kind.__str__, "__module__": other.__module__, "__doc__": other.__doc__}
     return type(other.__name__, (kind, other), members)
+
+
+def _copy_members(original: BaseException, dual: BaseException) -> None:
+    """What builtin exceptions keep outside `__dict__`, such as errno."""
+    for cls in type(original).__mro__:
+        for name, member in vars(cls).items():
+            if isinstance(member, MemberDescriptorType):
+                with suppress(AttributeError, TypeError):
+                    setattr(dual, name, getattr(original, name))

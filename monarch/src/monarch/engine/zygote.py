@@ -177,6 +177,6 @@ def main() -> None:
         return
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     adopt_orphans()
-    preload(["asyncio", "cloudpickle", "monarch.engine.byvalue", "monarch.engine.control"])
+    preload(["monarch.actor", "monarch.engine.byvalue", "monarch.engine.control"])
     signal.signal(signal.SIGTERM, _controller_gone)
     Zygote(socket.socket(fileno=fd)).run()
