@@ -7,6 +7,8 @@ while it is being imported.
 from __future__ import annotations
 
 import importlib
+import warnings
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -66,6 +68,24 @@ __all__ = [
     "find",
     "new_comm",
 ]
+
+# Other distributions that own a package of this name; files of both would be mixed in one folder.
+_CLASHING = ("torchcomms",)
+
+
+def _warn_of_clashes() -> None:
+    for name in _CLASHING:
+        try:
+            clash = f"{name} {version(name)}"
+        except PackageNotFoundError:
+            continue
+        warnings.warn(
+            f"{clash} and pentad-torchcomms both own the package 'torchcomms': uninstall both, then install one",
+            stacklevel=3,
+        )
+
+
+_warn_of_clashes()
 
 
 def __getattr__(name: str) -> object:

@@ -210,7 +210,7 @@ class TorchComm:
             self._check_usable()
             self._calls += 1
             call = plan.call(self._calls)
-            ticket = self._sequencer.start(str(call), self._fenced(collective.run(self._backend, plan, call)), deadline)
+            ticket = self._sequencer.start(call, self._fenced(collective.run(self._backend, plan, call)), deadline)
         return self._finish(Work(ticket, deadline), async_op)
 
     def _fenced(self, schedule: Schedule) -> Schedule:

@@ -28,7 +28,7 @@ class ScheduleTicket:
 
     __slots__ = ("_current", "_deadline", "_error", "_operation", "_schedule", "_sequencer", "settled")
 
-    def __init__(self, sequencer: Sequencer, operation: str, schedule: Schedule, deadline: float) -> None:
+    def __init__(self, sequencer: Sequencer, operation: object, schedule: Schedule, deadline: float) -> None:
         self._sequencer, self._operation, self._schedule, self._deadline = sequencer, operation, schedule, deadline
         self._current: Ticket | None = None
         self._error: BaseException | None = None
@@ -86,8 +86,11 @@ class Sequencer:
         self._queue: deque[ScheduleTicket] = deque()
         self._driving = threading.Lock()
 
-    def start(self, operation: str, schedule: Schedule, deadline: float) -> ScheduleTicket:
-        """Queue a schedule; if nothing is before it, its first messages are posted at once."""
+    def start(self, operation: object, schedule: Schedule, deadline: float) -> ScheduleTicket:
+        """Queue a schedule; if nothing is before it, its first messages are posted at once.
+
+        `operation` is worded (`str`) only if an error has to name it.
+        """
         ticket = ScheduleTicket(self, operation, schedule, deadline)
         self._queue.append(ticket)
         self.advance()

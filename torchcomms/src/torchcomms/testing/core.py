@@ -86,7 +86,8 @@ def order_inside_a_batch(world: World) -> None:
     def exchange(backend: Backend) -> Tensor:
         mine, theirs = torch.full((LONG,), float(backend.rank)), torch.empty(LONG)
         batch = [recv(theirs, 1 - backend.rank, 1), send(mine, 1 - backend.rank, 1)]
-        run(backend, *(batch if backend.rank else reversed(batch)))
+        run(backend, *batch)
+        run(backend, *reversed(batch))
         return theirs
 
     for rank, theirs in enumerate(results(world, exchange)):

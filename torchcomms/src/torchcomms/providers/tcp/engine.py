@@ -20,7 +20,7 @@ from torchcomms.errors import CommsClosed, CommsError, CommsTimeout, PeerFailed,
 from torchcomms.providers.inbox import Batch, Inbox
 from torchcomms.providers.tcp.link import Link
 
-SPIN = 100e-6  # seconds of polling before a waiter sleeps
+SPIN = 20e-6  # seconds of polling before a waiter sleeps
 LONGEST = 3600.0  # seconds that one sleep may last, whatever the deadline
 
 
