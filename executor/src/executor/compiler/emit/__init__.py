@@ -1,0 +1,1 @@
+"""C out of the loop IR: expressions, loops, matrix products, and the module around them."""

@@ -1,0 +1,237 @@
+"""Expressions as C: each distinct one becomes a constant, declared in the outermost loop that it can be.
+
+bool values are int32_t between load and store, so that comparisons of floats vectorise without changes of width.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from executor import ir
+
+C_TYPES = {"float32": "float", "int64": "int64_t", "int32": "int32_t", "uint8": "uint8_t", "bool": "int32_t"}
+STORED = {**C_TYPES, "bool": "uint8_t"}
+
+_INFIX = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_FLOAT_CALLS = {
+    "sqrt": "sqrtf", "log": "logf", "log1p": "log1pf", "log2": "log2f", "exp2": "exp2f", "expm1": "expm1f", "sin": "sinf",
+    "cos": "cosf", "tan": "tanf", "floor": "floorf", "ceil": "ceilf", "trunc": "truncf", "round": "rintf",
+    "pow": "powf", "atan2": "atan2f", "fmod": "fmodf", "exp": "edge_exp", "tanh": "edge_tanh", "erf": "edge_erf",
+    "sigmoid": "edge_sigmoid",
+}  # fmt: skip
+
+
+def literal(value: bool | int | float, dtype: str) -> str:
+    """A C constant that is exactly `value` in `dtype`."""
+    if dtype != "float32":
+        return f"INT64_C({int(value)})" if dtype == "int64" and abs(int(value)) > 2**31 - 1 else str(int(value))
+    value = float(value)
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value) or abs(value) > 3.4028235677973366e38:
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    (single,) = struct.unpack("<f", struct.pack("<f", value))
+    return f"({single.hex()}f)" if single < 0 else f"{single.hex()}f"
+
+
+@dataclass(slots=True)
+class Place:
+    """Where declarations go: the lines of one loop level. `depth` is how many loops are around it."""
+
+    depth: int
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes the expressions of one nest.
+
+    `places` are the levels of the outer loops, and `volatile` the buffers that the nest stores to, whose loads stay
+    where they are. A statement opens its own place with `inside`.
+    """
+
+    nest: ir.Nest
+    places: list[Place]
+    volatile: frozenset[int]
+    names: dict[int, str] = field(default_factory=dict)
+    fails: bool = False
+    _numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _known: dict[int, tuple[ir.Expr, int]] = field(default_factory=dict)
+    _declared: dict[int, str] = field(default_factory=dict)
+    _count: int = 0
+
+    def inside(self, place: Place) -> Inner:
+        """A writer of one statement's expressions, into `place` where they cannot go further out."""
+        return Inner(self, place)
+
+    def number(self, expr: ir.Expr) -> int:
+        """Equal for equal expressions."""
+        known = self._known.get(id(expr))
+        if known is None:
+            shape = _shape(expr)
+            key = (*shape, *(self.number(child) for child in ir.children(expr)))
+            known = self._known[id(expr)] = (expr, self._numbers.setdefault(key, len(self._numbers)))
+        return known[1]
+
+    def fresh(self) -> str:
+        """A new name."""
+        self._count += 1
+        return f"v{self._count}"
+
+
+def _shape(expr: ir.Expr) -> tuple[object, ...]:
+    match expr:
+        case ir.Op(name=name, dtype=dtype):
+            return ("op", name, dtype)
+        case ir.Load(buffer=buffer):
+            return ("load", buffer)
+        case ir.Check(size=size, wrap=wrap, code=code):
+            return ("check", size, wrap, code)
+        case ir.Const(value=value, dtype=dtype):
+            return ("const", literal(value, dtype), dtype)
+    return (expr,)
+
+
+@dataclass(slots=True)
+class Inner:
+    """Writes one statement's expressions."""
+
+    writer: Writer
+    place: Place
+    _own: dict[int, str] = field(default_factory=dict)
+
+    def __call__(self, expr: ir.Expr) -> str:
+        """The C of `expr`, declared where it belongs."""
+        match expr:
+            case ir.Const(value=value, dtype=dtype):
+                return literal(value, dtype)
+            case ir.Axis(index=axis):
+                return f"i{axis}"
+            case ir.Local(index=index):
+                return self.writer.names[index]
+        number = self.writer.number(expr)
+        found = self._own.get(number) or self.writer._declared.get(number)
+        if found is None:
+            place = self._level(expr)
+            found = self._declare(expr, self if place is self.place else Inner(self.writer, place))
+            (self._own if place is self.place else self.writer._declared)[number] = found
+        return found
+
+    def _level(self, expr: ir.Expr) -> Place:
+        """The outermost place where everything that `expr` needs is there."""
+        depth = 0
+        for node in ir.walk(expr):
+            if isinstance(node, ir.Local) or (isinstance(node, ir.Load) and node.buffer in self.writer.volatile):
+                return self.place
+            if isinstance(node, ir.Axis):
+                depth = max(depth, node.index + 1)
+        return self.writer.places[depth] if depth < len(self.writer.places) else self.place
+
+    def _declare(self, expr: ir.Expr, inner: Inner) -> str:
+        dtype = ir.dtype_of(expr, self.writer.nest)
+        text = inner._text(expr)
+        name = self.writer.fresh()
+        inner.place.lines.append(f"const {C_TYPES[dtype]} {name} = {text};")
+        if isinstance(expr, ir.Check):
+            self.writer.fails = True
+            inner.place.lines.append(f"if ((uint64_t){name} >= (uint64_t){expr.size}) return {expr.code};")
+        return name
+
+    def _text(self, expr: ir.Expr) -> str:
+        match expr:
+            case ir.Load(buffer=buffer, index=index):
+                return f"b{buffer}[{self(index)}]"
+            case ir.Check(value=value, size=size, wrap=wrap):
+                at = self(value)
+                return f"{at} < 0 ? {at} + {size} : {at}" if wrap else at
+            case ir.Op():
+                dtypes = [ir.dtype_of(arg, self.writer.nest) for arg in expr.args]
+                return operation(expr.name, expr.dtype, dtypes, [self(arg) for arg in expr.args], expr.args)
+        raise AssertionError(expr)
+
+
+def operation(name: str, dtype: str, dtypes: Sequence[str], args: Sequence[str], exprs: Sequence[ir.Expr]) -> str:
+    """The C of one operation of the loop IR on arguments given as C."""
+    floats = dtypes[0] == "float32"
+    if name in _INFIX:
+        return _narrow(dtype, f"{args[0]} {_INFIX[name]} {args[1]}")
+    if name in _COMPARE:
+        return f"{args[0]} {_COMPARE[name]} {args[1]}"
+    if floats and name in _FLOAT_CALLS:
+        return f"{_FLOAT_CALLS[name]}({', '.join(args)})"
+    match name:
+        case "where":
+            return f"{args[0]} ? {args[1]} : {args[2]}"
+        case "cast":
+            return f"{args[0]} != 0" if dtype == "bool" else f"({C_TYPES[dtype]}){args[0]}"
+        case "min" | "max":
+            return _extreme(name, floats, args, exprs)
+        case "div":
+            return f"{args[0]} / {args[1]}"
+        case "idiv" | "imod":
+            return _division(name, dtype, args, exprs)
+        case "trunc_div" | "fmod":
+            return f"edge_{name}({args[0]}, {args[1]})"
+        case "neg":
+            return _narrow(dtype, f"-{args[0]}")
+        case "not":
+            return f"!{args[0]}" if dtype == "bool" else _narrow(dtype, f"~{args[0]}")
+        case "abs":
+            return f"fabsf({args[0]})" if floats else f"{args[0]} < 0 ? -{args[0]} : {args[0]}"
+        case "sign" if floats:
+            return f"{args[0]} != {args[0]} ? {args[0]} : (float)(({args[0]} > 0) - ({args[0]} < 0))"
+        case "sign":
+            return f"({args[0]} > 0) - ({args[0]} < 0)"
+        case "isnan":
+            return f"{args[0]} != {args[0]}" if floats else "0"
+        case "rsqrt":
+            return f"1.0f / sqrtf({args[0]})"
+        case "reciprocal":
+            return f"1.0f / {args[0]}"
+        case "shl":
+            return _narrow(dtype, f"{args[0]} << ({args[1]} & {_bits(dtype) - 1})")
+        case "shr":
+            return f"{args[0]} >> ({args[1]} & {_bits(dtype) - 1})"
+        case "floor" | "ceil" | "trunc" | "round":
+            return args[0]
+    raise AssertionError(f"no C for {name} of {dtypes[0]}")
+
+
+def _bits(dtype: str) -> int:
+    return {"int64": 64, "int32": 32}.get(dtype, 8)
+
+
+def _narrow(dtype: str, text: str) -> str:
+    """C computes small integers as int."""
+    return f"(uint8_t)({text})" if dtype == "uint8" else text
+
+
+def _extreme(name: str, floats: bool, args: Sequence[str], exprs: Sequence[ir.Expr]) -> str:
+    """min or max; a NaN on either side comes through."""
+    sign = ">" if name == "max" else "<"
+    first, second = args
+    if not floats:
+        return f"{first} {sign} {second} ? {first} : {second}"
+    if isinstance(exprs[1], ir.Const):  # a number, so that the comparison alone lets a NaN in `first` through
+        back = "<" if name == "max" else ">"
+        return f"{first} {back} {second} ? {second} : {first}"
+    return f"({first} {sign} {second}) | ({first} != {first}) ? {first} : {second}"
+
+
+def _division(name: str, dtype: str, args: Sequence[str], exprs: Sequence[ir.Expr]) -> str:
+    """Division that rounds down. Of positions by a number C's own does it, as neither is negative."""
+    positions = all(isinstance(node, ir.Axis | ir.Const) or _is_index(node) for node in ir.walk(exprs[0]))
+    if dtype == "int64" and positions and isinstance(exprs[1], ir.Const):
+        return f"{args[0]} {'/' if name == 'idiv' else '%'} {args[1]}"
+    return f"edge_{name}({args[0]}, {args[1]})"
+
+
+def _is_index(node: ir.Expr) -> bool:
+    if not isinstance(node, ir.Op):
+        return False
+    whole = [arg for arg in node.args if isinstance(arg, ir.Const)]
+    return node.name in ("add", "mul", "idiv", "imod") and all(arg.value >= 0 for arg in whole)

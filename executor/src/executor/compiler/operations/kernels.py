@@ -1,0 +1,122 @@
+"""Lowering of custom operations: a provider's artifact, or the loops of what the kernel means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from executor import kernels
+from executor.compiler import index as ix
+from executor.compiler.builder import Builder, ExternalCall
+from executor.compiler.dtypes import name_of
+from executor.compiler.exporting import export
+from executor.compiler.link import symbol_of
+from executor.compiler.lower import CUSTOM, Context, Result, operation_of, origin_of, source_of, whole_of
+from executor.compiler.values import Lazy
+from executor.errors import KernelError, UnsupportedError
+
+
+def lower_custom(context: Context, node: fx.Node) -> Result:
+    """A call of an operation that is not torch's own."""
+    assert context.kernels is not None
+    name = kernel_name(node.target)
+    kernel = context.kernels.find(name)
+    if kernel is None:
+        there = ", ".join(sorted(kernels.providers())) or "none"
+        cure = f"install a provider of its namespace in {kernels.GROUP} (there is: {there}), or write it in plain torch"
+        raise UnsupportedError(
+            f"custom operation {operation_of(node)} without a kernel or decomposition", source_of(node), cure
+        )
+    made = node.meta["val"]
+    outputs = tuple(_spec(tensor, node) for tensor in (made if isinstance(made, tuple | list) else (made,)))
+    arguments = tuple(_spec(a.meta["val"], node) if isinstance(a, fx.Node) else a for a in node.args)
+    operands = [context.realised(argument) for argument in node.args if isinstance(argument, fx.Node)]
+    artifact = context.kernels.artifact(kernel, arguments, outputs)
+    results = [context.builder.temporary(spec.dtype, spec.shape) for spec in outputs]
+    if artifact is None:
+        _reference(context.builder, context, node, kernel, operands, results)
+    else:
+        reference = _reference_builder(context, node, kernel, operands, outputs)
+        call = ExternalCall(
+            symbol_of(artifact), artifact.digest, _sizes(kernel.name, artifact), artifact.workspace, reference
+        )
+        context.builder.call(call, [_buffer(operand) for operand in operands] + results, origin_of(node))
+    values = tuple(whole_of(context.builder, result) for result in results)
+    return values if isinstance(made, tuple | list) else values[0]
+
+
+def kernel_name(target: Any) -> str:
+    """ "namespace::kernel" of an operation"""
+    return str(target.name()).split(".")[0] if hasattr(target, "name") else str(target)
+
+
+def _spec(tensor: Tensor, node: fx.Node) -> kernels.TensorSpec:
+    shape = tuple(int(size) for size in tensor.shape)
+    return kernels.TensorSpec(shape, name_of(tensor.dtype, source_of(node)), ix.contiguous(shape))
+
+
+def _buffer(value: Lazy) -> int:
+    assert value.buffer is not None
+    return value.buffer
+
+
+def _sizes(name: str, artifact: Any) -> tuple[int, ...]:
+    """The value of each symbol; specs of plain numbers leave none."""
+    if artifact.symbols:
+        raise KernelError(name, f"its artifact has the symbols {artifact.symbols}, though every size was given")
+    return ()
+
+
+def _reference_builder(
+    context: Context, node: fx.Node, kernel: Any, operands: Sequence[Lazy], outputs: Sequence[kernels.TensorSpec]
+) -> Builder:
+    """The kernel's meaning as loops of their own, over its parameters."""
+    builder = Builder(codes=context.builder.codes)
+    inputs = [
+        whole_of(builder, builder.buffer(f"p{place}", "parameter", operand.dtype, operand.shape, place))
+        for place, operand in enumerate(operands)
+    ]
+    results = [
+        builder.buffer(f"p{place}", "parameter", spec.dtype, spec.shape, place)
+        for place, spec in enumerate(outputs, len(inputs))
+    ]
+    _reference(builder, context, node, kernel, inputs, results)
+    return builder
+
+
+class _Reference(nn.Module):
+    """A kernel's reference as a module of its tensors alone."""
+
+    def __init__(self, kernel: Any, arguments: Sequence[Any]) -> None:
+        super().__init__()
+        self._kernel, self._arguments = kernel, arguments
+
+    def forward(self, *tensors: Tensor) -> Any:
+        given = iter(tensors)
+        return self._kernel.reference(*(next(given) if isinstance(a, fx.Node) else a for a in self._arguments))
+
+
+def _reference(
+    builder: Builder, context: Context, node: fx.Node, kernel: Any, operands: Sequence[Lazy], results: Sequence[int]
+) -> None:
+    """Lower what the kernel means on these values, and put it into these buffers."""
+    fakes = [argument.meta["val"] for argument in node.args if isinstance(argument, fx.Node)]
+    examples = [torch.zeros(tuple(fake.shape), dtype=fake.dtype) for fake in fakes]
+    exported = export(kernel.name, _Reference(kernel, node.args), tuple(examples))
+    graph = exported.graph
+    if exported.state_dict or exported.constants:
+        raise KernelError(kernel.name, "its reference holds tensors of its own; they must be arguments")
+    inner = Context(builder, kernels=context.kernels)
+    (output,) = graph.find_nodes(op="output")
+    inner.values.update(zip(graph.find_nodes(op="placeholder"), operands, strict=True))
+    for step in graph.nodes:
+        if step.op == "call_function" and step.users:
+            inner.run(step)
+    for made, result in zip(output.args[0], results, strict=True):
+        builder.store(inner.value(made), result)
+
+
+CUSTOM.append(lower_custom)
