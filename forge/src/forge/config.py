@@ -61,7 +61,7 @@ class SamplingConfig:
 class OptimizerConfig:
     """AdamW; the rate rises to `lr` over `warm_up_steps`; `max_norm` 0 leaves gradients unclipped."""
 
-    lr: float = 2e-4
+    lr: float = 1e-4
     warm_up_steps: int = 10
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -80,7 +80,7 @@ class WarmUpConfig:
     max_steps: int = 0
     batch_size: int = 64
     until: float = 0.15
-    check_every: int = 10
+    check_every: int = 5
     lr: float = 1e-3
 
 
