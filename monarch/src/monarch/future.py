@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from monarch.engine.reactor import Reactor
+from monarch.engine.reactor import Reactor, running_loop
 from monarch.errors import CallCancelled, CallTimeout
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -70,7 +72,7 @@ class Future(Generic[T]):
         with self._lock:
             self._settled = True
             waiters, self._waiters = self._waiters, []
-        here = asyncio._get_running_loop() if waiters else None
+        here = running_loop() if waiters else None
         for loop, waiter in waiters:
             if loop is here:
                 _finish(waiter)
@@ -79,7 +81,7 @@ class Future(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._settled and self._reactor is not None:
-            loop = asyncio.get_running_loop()
+            loop = running_loop()
             waiter: asyncio.Future[None] = loop.create_future()
             with self._lock:
                 if self._settled:

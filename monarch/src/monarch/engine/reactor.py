@@ -7,17 +7,20 @@ drives, for deaths and output; it steps aside when asked and comes back a few mi
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 import itertools
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    import asyncio
 
 LINGER = 0.005
 """Seconds without use after which the background thread drives."""
@@ -232,5 +235,6 @@ class Reactor:
 
 
 def running_loop() -> Any:
-    """The asyncio loop that runs in this thread, or None."""
-    return asyncio._get_running_loop()
+    """The asyncio loop that runs in this thread, or None; does not import asyncio, which takes longer than all else."""
+    loaded = sys.modules.get("asyncio")
+    return None if loaded is None else loaded._get_running_loop()
