@@ -2,9 +2,13 @@
 
 from helium import exc, language, library
 from helium.config import Config
+from helium.explain import Explanation
+from helium.installed import warn_of_others
 from helium.kernel import Kernel, kernel
 from helium.targets import host_target
 
 __version__ = "0.1.0"
 
-__all__ = ["Config", "Kernel", "exc", "host_target", "kernel", "language", "library"]
+__all__ = ["Config", "Explanation", "Kernel", "exc", "host_target", "kernel", "language", "library"]
+
+warn_of_others()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, get_args, overload
 
 import torch
 from torch import Tensor
@@ -14,9 +14,11 @@ from torch.nn import Parameter
 from helium import contract_adapter, custom_op, ir, reference, symbolic
 from helium.config import Config
 from helium.contract import INTERFACE, Artifact, TensorSpec
+from helium.explain import Explanation, Stage, explain, stage
 from helium.frontend import lower
 from helium.frontend.source import Source, read
 from helium.provider import provider
+from helium.runtime.compile import Compiled
 from helium.runtime.launch import Launcher
 from helium.specialise import Bound, Key, bind
 
@@ -77,9 +79,7 @@ class Kernel:
                 key += (kind, arg)
         if not direct:
             return self.operation(*args)(*args)
-        found = tuple(key)
-        launch = self._known.get(found)
-        return (launch or self._launcher.prepare(found, args))(args)
+        return self._launch(tuple(key), args)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         bound = self.bind(*args, **kwargs)
@@ -89,7 +89,14 @@ class Kernel:
     def run(self, *args: Any) -> Any:
         """Run compiled code, past torch's dispatcher."""
         key = tuple((a.device, a.dtype, a.shape, a.stride()) if isinstance(a, Tensor) else (type(a), a) for a in args)
-        return (self._known.get(key) or self._launcher.prepare(key, args))(args)
+        return self._launch(key, args)
+
+    def _launch(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
+        try:
+            launch = self._known.get(key)
+        except TypeError:  # an argument that cannot be hashed is none that a kernel takes: preparing says so
+            launch = None
+        return (launch or self._launcher.prepare(key, args))(args)
 
     def operation(self, *args: Any) -> Any:
         """The kernel's torch.library operation, registered at the first need; `args` tell its parameters' kinds."""
@@ -144,6 +151,25 @@ class Kernel:
             UnsupportedKernel: The kernel cannot do without memory of a size that only symbols give.
         """
         return contract_adapter.artifact(self, args, target)
+
+    def compiled(self, *args: Any) -> Compiled:
+        """The native code for CPU tensors of these dtypes, ranks and kinds of strides."""
+        return self._launcher.compiled(self.bind(*args))
+
+    def stages(self, *args: Any) -> dict[str, str]:
+        """Every stage of compilation as text: source, ir, llvm, optimised, assembly."""
+        return {name: stage(self, name, args) for name in get_args(Stage)}
+
+    def debug(self, name: Stage, *args: Any) -> str:
+        """One stage of compilation as text."""
+        return stage(self, name, args)
+
+    def explain(self, *args: Any) -> Explanation:
+        """Run on these CPU tensors and say how it went: config, bytes, operations, time, share of the roofline.
+
+        `print` the result for a report; measuring the machine's limits takes half a second once.
+        """
+        return explain(self, args)
 
     def reference(self, *args: Any, **kwargs: Any) -> Any:
         """Run the reference executor: tile by tile in plain torch, on the CPU, with this kernel's config."""

@@ -24,7 +24,8 @@ def simplify(kernel: ir.Kernel) -> ir.Kernel:
 def transform(node: Node, rule: Callable[[Any], Any]) -> Node:
     """`node` rebuilt from the leaves up, with `rule` applied to every dataclass in it."""
     if isinstance(node, tuple):
-        return cast(Node, tuple(transform(item, rule) for item in node))
+        items = tuple(transform(item, rule) for item in node)
+        return node if all(a is b for a, b in zip(items, node, strict=True)) else cast(Node, items)
     if is_dataclass(node) and not isinstance(node, type):
         changed = {f.name: transform(getattr(node, f.name), rule) for f in fields(node)}
         same = all(changed[name] is getattr(node, name) for name in changed)

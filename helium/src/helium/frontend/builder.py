@@ -176,6 +176,22 @@ class Builder:
 
     def binary(self, op: ArithmeticOp | CompareOp, left: Operand, right: Operand) -> Value | Weak:
         """An elementwise operation of two operands; weak if both are."""
+        if op == "pow":
+            return self._power(left, right)
+        return self._binary(op, left, right)
+
+    def _power(self, base: Operand, exponent: Operand) -> Value | Weak:
+        """Small whole powers by multiplication, others by the floating point operation."""
+        if isinstance(exponent, int) and 1 <= exponent <= 4:
+            result = base if isinstance(base, Value) else self.tile(base)
+            for _ in range(exponent - 1):
+                result = self.tile(self._binary("mul", result, base))
+            return result if isinstance(base, Value) else Weak(result)
+        if not any(self._category(side) == 2 for side in (base, exponent)):
+            raise DTypeMismatch("a power of integer tiles", fix="use a constant exponent from 1 to 4, or floats")
+        return self._binary("pow", base, exponent)
+
+    def _binary(self, op: ArithmeticOp | CompareOp, left: Operand, right: Operand) -> Value | Weak:
         weak = not isinstance(left, Value) and not isinstance(right, Value)
         left, right = (o if isinstance(o, Value) else self.weak(o) for o in (left, right))
         dtype = self.common_dtype((left, right))

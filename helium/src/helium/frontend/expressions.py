@@ -301,6 +301,8 @@ class Expressions:
         special = host.FUNCTIONS.get(function)
         if special is not None:
             return self._run(special, (self, *args), kwargs)
+        if function in host.STRUCTURE:
+            return function(*args, **kwargs)
         if on_tiles or any(isinstance(a, (TensorRef, *SIZES)) for a in _spread([*args, *kwargs.values()])):
             name = getattr(function, "__name__", repr(function))
             raise UnknownOperation(f"{name} is not known to kernels", fix="use the torch operations in helium's README")

@@ -173,6 +173,9 @@ METHODS: dict[str, Callable[..., Any]] = {
 }
 """Methods of whole tensors."""
 
+STRUCTURE = (enumerate, len, list, reversed, tuple, zip)
+"""Builtins that look at how values are arranged, and not at the values."""
+
 BUILTINS: dict[str, Any] = {
     f.__name__: f for f in (abs, bool, enumerate, float, int, len, list, max, min, range, reversed, sum, tuple, zip)
 }

@@ -15,11 +15,15 @@ _LOCK = threading.Lock()
 _READY: list[bool] = []
 
 
-def _initialise() -> None:
+def _initialise(all_targets: bool = True) -> None:
     if not _READY:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        _READY.append(False)
+    if all_targets and not _READY[0]:
         llvm.initialize_all_targets()
         llvm.initialize_all_asmprinters()
-        _READY.append(True)
+        _READY[0] = True
 
 
 def _machine(machine: Machine, jit: bool) -> Any:
@@ -47,7 +51,8 @@ class Native:
 
     engine: Any
     address: int
-    assembly: str
+    optimised: str
+    """The optimised LLVM IR."""
 
     def function(self, *arguments: Any) -> Any:
         """The code as a ctypes function of these argument types that returns int."""
@@ -57,7 +62,7 @@ class Native:
 def load(text: str, symbol: str, machine: Machine) -> Native:
     """Compile LLVM IR for this process."""
     with _LOCK:
-        _initialise()
+        _initialise(all_targets=False)
         target = _machine(machine, jit=True)
         module = _optimised(text, target)
         engine = llvm.create_mcjit_compiler(module, target)

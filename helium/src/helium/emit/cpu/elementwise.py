@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable
 
 from helium import dtypes
@@ -12,6 +13,14 @@ from helium.types import DType
 
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED = frozenset({"bool", "uint8"})
+
+
+def literal(c: Code, value: float | int, dtype: DType) -> V:
+    """A constant in register form; of bfloat16 its bits, rounded to nearest even."""
+    if dtype != "bfloat16":
+        return c.const(REGISTER[dtype], value)
+    bits = int(struct.unpack("<I", struct.pack("<f", value))[0])
+    return c.const(I16, 0x7FC0 if value != value else (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
 
 
 def unary(c: Code, op: str, x: V, dtype: DType) -> V:

@@ -48,7 +48,7 @@ class Evaluator:
 
         match i:
             case ir.Constant(result=result, value=value):
-                return c.const(memory.register_type(result.type.dtype, 1), value)
+                return elementwise.literal(c, value, result.type.dtype)
             case ir.Argument(name=name, result=result):
                 return self.frame.argument(name, result.type.dtype)
             case ir.SizeValue(size=size):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from llvmlite import ir as llvm
 
 from helium import ir
-from helium.emit.cpu import analysis, memory
+from helium.emit.cpu import analysis, elementwise, memory
 from helium.emit.cpu.body import Body
 from helium.emit.cpu.code import I8, I32, I64, POINTER, Code, V
 from helium.emit.cpu.frame import Frame, Scratch
@@ -124,20 +124,10 @@ def _fill(frame: Frame, output: ir.Output) -> None:
     total: V = c.i64(1)
     for extent in frame.plan.layouts[output.name].shape:
         total = c.b.mul(total, frame.extent(extent))
-    value = c.const(memory.register_type(output.dtype, 1), _literal(output))
+    value = elementwise.literal(c, output.fill, output.dtype)
     with c.loop(c.i64(0), total) as index:
         place = memory.Place(frame.tensors[output.name], index, 1, None)
         memory.store(c, place, value, output.dtype, frame.dummy)
-
-
-def _literal(output: ir.Output) -> float | int:
-    """A fill value in register form; bfloat16 is held by its bits."""
-    import struct
-
-    fill = output.fill or 0
-    if output.dtype == "bfloat16":
-        return int(struct.unpack("<I", struct.pack("<f", float(fill)))[0]) >> 16
-    return float(fill) if output.dtype.startswith("float") else int(fill)
 
 
 def _launch(module: llvm.Module, frame: Frame, worker: V, loop: ir.Loop) -> None:
