@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Self
 
 import tokenizers
@@ -36,7 +37,6 @@ class Tokenizer:
         self.pad_id = eos_id if pad_id is None else pad_id
         self.bos_id = bos_id
         self.chat_template = chat_template
-        self._template: Template | None = None
 
     @classmethod
     def characters(cls, alphabet: str) -> Self:
@@ -74,23 +74,33 @@ class Tokenizer:
     def apply_chat_template(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool) -> str:
         """The prompt that the model was trained to see for `messages` (each with `role` and `content`).
 
-        Encode the result without adding special tokens: the template spells its own.
+        Encode the result without adding special tokens: the template spells its own. Raises `TokenizerError` if there
+        is no template, or it refuses the messages.
         """
-        if self._template is None:
-            self._template = _compile(self.chat_template)
-        return self._template.render(
-            messages=messages,
-            add_generation_prompt=add_generation_prompt,
-            bos_token=self.token(self.bos_id) or "",
-            eos_token=self.token(self.eos_id) or "",
-            pad_token=self.token(self.pad_id) or "",
-        )
+        from jinja2.exceptions import TemplateError
+
+        if self.chat_template is None:
+            raise TokenizerError(
+                "this tokenizer has no chat template; set `chat_template` or write the prompt yourself"
+            )
+        try:
+            return _compile(self.chat_template).render(
+                messages=messages,
+                add_generation_prompt=add_generation_prompt,
+                bos_token=self.token(self.bos_id) or "",
+                eos_token=self.token(self.eos_id) or "",
+                pad_token=self.token(self.pad_id) or "",
+            )
+        except TemplateError as error:
+            roles = [message.get("role") for message in messages]
+            raise TokenizerError(
+                f"the chat template does not render messages of the roles {roles}: {error}; change one of them"
+            ) from error
 
 
-def _compile(source: str | None) -> Template:
+@lru_cache(maxsize=16)
+def _compile(source: str) -> Template:
     """Compile a chat template in jinja's sandbox, with the whitespace rules and helpers templates expect."""
-    if source is None:
-        raise TokenizerError("this tokenizer has no chat template; set `chat_template` or write the prompt yourself")
     from jinja2.exceptions import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
