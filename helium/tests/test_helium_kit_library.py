@@ -31,7 +31,7 @@ def _random(*shape: int) -> torch.Tensor:
 CASES = {
     "add": [Case((_random(5, 37), _random(5, 37))), Case((_random(1, 1), _random(1, 1)))],
     "softmax": [Case((_random(5, 37),)), Case((_random(3, 1),))],
-    "rms_norm": [Case((_random(5, 37), _random(37), 1e-6)), Case((_random(7, 64).double(), _random(64).double(), 0.1))],
+    "rms_norm": [Case((_random(5, 37), _random(37), 1e-6)), Case((_random(7, 64).half(), _random(64).half(), 0.1))],
     "log_prob": [Case((_random(5, 300), torch.tensor([0, 299, 7, 7, 150])))],
     "matmul": [Case((_random(33, 70), _random(70, 20))), Case((_random(2, 3), _random(3, 5)))],
 }
