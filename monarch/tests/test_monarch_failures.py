@@ -298,6 +298,20 @@ def test_output_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
+# --- control ---------------------------------------------------------------------------------------------------
+
+
+def test_busy_and_dead_processes_answer_control(victims: ActorMesh[Victim], procs: ProcMesh) -> None:
+    hanging = victims.slice(procs=1).hang.call_one()
+    os.kill(victims.slice(procs=0).pid.call_one().get(LONG), signal.SIGKILL)
+    assert isinstance(victims.slice(procs=0).hang.call_one().exception(LONG), ActorDied)
+    assert procs.ping().get(LONG).values() == [None, True, True, True]
+    stacks = procs.stacks().get(LONG)
+    assert "in hang\n    self.released.wait(LONG)" in stacks.item(procs=1)
+    assert "in hang" not in stacks.item(procs=2)
+    assert not hanging.done()
+
+
 # --- stopping ---------------------------------------------------------------------------------------------------
 
 
@@ -341,12 +355,12 @@ def test_actors_children_end_with_it(victims: ActorMesh[Victim]) -> None:
 
 def test_no_descriptor_or_process_is_left(victims: ActorMesh[Victim], procs: ProcMesh) -> None:
     def round_trip() -> list[int]:
-        with this_host().spawn_procs({"procs": 3}) as more:
+        with this_host().spawn_procs({"procs": 2}) as more:
             return more.spawn("v", Victim).pid.call().get(LONG).values()
 
     round_trip()
     before = len(os.listdir("/proc/self/fd"))
-    pids = [pid for _ in range(5) for pid in round_trip()]
+    pids = [pid for _ in range(3) for pid in round_trip()]
     assert len(os.listdir("/proc/self/fd")) == before
     assert all(gone(pid) for pid in pids)
 

@@ -17,6 +17,7 @@ from monarch.engine.runtime import Runtime, runtime
 from monarch.future import Future
 from monarch.shape import Point, Selection
 from monarch.spec import check_extent
+from monarch.values import ValueMesh
 from monarch.verbs import Verbs
 
 A = TypeVar("A")
@@ -124,6 +125,30 @@ class ProcMesh:
             self._names[0] = name
         self._crews.append(crew)
         return crew
+
+    def stacks(self) -> Future[ValueMesh[str | None]]:
+        """The stacks of every thread of each process, however busy it is; None of a process that has ended."""
+        return self._ask("stacks")
+
+    def ping(self) -> Future[ValueMesh[bool | None]]:
+        """True from each process that is there, however busy its actors are; None of one that has ended."""
+        return self._ask("ping")
+
+    def _ask(self, verb: str) -> Future[ValueMesh[Any]]:
+        answers: dict[int, object] = {}
+        ranks = self.selection.ranks()
+        future: Future[ValueMesh[Any]] = Future(
+            self._engine.reactor, lambda: ValueMesh(self.selection, [answers[rank] for rank in ranks]), f"procs.{verb}"
+        )
+
+        def settle(rank: int, content: object) -> None:
+            answers[rank] = content
+            if len(answers) == len(ranks):
+                future.settle()
+
+        for rank in ranks:
+            self._processes[rank].ask(verb, partial(settle, rank))
+        return future
 
     def stop(self, grace: float = STOP_GRACE) -> Future[None]:
         """End the processes: each may finish the endpoint that it runs, for `grace` seconds. Idempotent."""

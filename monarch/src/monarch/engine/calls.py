@@ -12,7 +12,7 @@ Outcome = Frame | Exception
 Sink = Callable[[Outcome], None]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pending:
     """A call that awaits its answer: where the answer goes, what it counted as credit, which endpoint it is for."""
 

@@ -56,7 +56,7 @@ class Control:
             self._server.stop()
             self._actors.put(None)
         elif verb == "ping":
-            self._answer(content[0], None)
+            self._answer(content[0], True)
         elif verb == "stacks":
             self._answer(content[0], stacks())
 
@@ -71,11 +71,16 @@ class Control:
         self._sock.send(pickle.dumps((number, content)))
 
 
+TEXT = 1 << 16
+"""Characters of stacks at most: one message of the socket holds them."""
+
+
 def stacks() -> str:
     """The stack of every thread of this process but the calling one, as text."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    return "\n".join(
+    text = "\n".join(
         f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame)).rstrip()}"
         for ident, frame in sys._current_frames().items()
         if ident != threading.get_ident()
     )
+    return text[:TEXT]

@@ -99,10 +99,29 @@ class Decoder:
         else:
             self._end += count
         frames: list[Frame] = []
-        while (frame := self._advance()) is not None:
+        while True:
+            if self._frame is None:
+                self._take_plain(frames)
+                if self._start == self._end:
+                    break
+            frame = self._advance()
+            if frame is None:
+                break
             frames.append(frame)
         self._make_room()
         return frames
+
+    def _take_plain(self, frames: list[Frame]) -> None:
+        """The common case, in a tight loop: frames that are here whole and have neither buffers nor releases."""
+        scratch, start, end, size = self._scratch, self._start, self._end, HEADER.size
+        while end - start >= size:
+            kind, buffers, releases, call, length = HEADER.unpack_from(scratch, start)
+            body = start + size
+            if buffers or releases or length >= DIRECT or body + length > end:
+                break
+            start = body + length
+            frames.append(Frame(kind, call, bytes(scratch[body:start]), []))
+        self._start = start
 
     def _advance(self) -> Frame | None:
         if self._frame is None and not self._open():
@@ -137,10 +156,6 @@ class Decoder:
             self._require(whole)
             return False
         at = self._start + HEADER.size
-        if short and not buffers and not releases:
-            self._frame = Frame(kind, call, bytes(self._scratch[at : at + length]), [])
-            self._start += whole
-            return True
         regions = [BUFFER.unpack_from(self._scratch, at + i * BUFFER.size) for i in range(buffers)]
         at += buffers * BUFFER.size
         given = tuple(RELEASE.unpack_from(self._scratch, at + i * RELEASE.size)[0] for i in range(releases))

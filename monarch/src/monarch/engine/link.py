@@ -7,6 +7,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from monarch.engine.calls import CallTable, Pending, Sink
 from monarch.engine.credits import Credits
@@ -34,9 +35,9 @@ class Link:
         self._parts: deque[Bytes] = deque()
         self._unsent = 0
         self._lock = threading.Lock()
-        self._watching = select.EPOLLIN
+        self._blocked = False  # whether the socket is full; it will say when it is not
         self._loss: Callable[[str, bool], Exception] | None = None
-        reactor.register(sock.fileno(), self._watching, self._ready)
+        reactor.register(sock.fileno(), select.EPOLLIN, self._ready)
 
     @property
     def load(self) -> int:
@@ -94,10 +95,10 @@ class Link:
             call = self._calls.open(pending)
         if self._blocked:
             message = message.detached()
-        buffers = [self._outgoing.place(buffer) or buffer for buffer in message.buffers]
-        parts = encode(kind, call, message.body, buffers, self._incoming.released())
-        self._parts.extend(parts)
-        self._unsent += sum(map(len, parts))
+        buffers = [self._outgoing.place(buffer) or buffer for buffer in message.buffers] if message.buffers else ()
+        for part in encode(kind, call, message.body, buffers, self._incoming.released()):
+            self._parts.append(part)
+            self._unsent += len(part)
         if self._blocked:
             return
         # Buffers are the caller's memory: they go now, or are copied.
@@ -106,16 +107,11 @@ class Link:
         else:
             self._reactor.flush_soon(self.flush)
 
-    @property
-    def _blocked(self) -> bool:
-        """Whether the socket is full; it will say when it is not."""
-        return bool(self._watching & select.EPOLLOUT)
-
     def _write(self) -> None:
         parts = self._parts
         try:
             while parts:
-                sent = self._sock.sendmsg([parts[i] for i in range(min(len(parts), 64))])
+                sent = self._sock.sendmsg(islice(parts, 64))
                 self._unsent -= sent
                 while parts and sent >= len(parts[0]):
                     sent -= len(parts.popleft())
@@ -127,11 +123,9 @@ class Link:
         except OSError:
             # The peer is gone; its death is reported by another way.
             self._parts.clear()
-        self._watch(select.EPOLLIN | (select.EPOLLOUT if self._parts else 0))
-
-    def _watch(self, events: int) -> None:
-        if events != self._watching:
-            self._watching = events
+        if self._blocked != bool(self._parts):
+            self._blocked = bool(self._parts)
+            events = select.EPOLLIN | (select.EPOLLOUT if self._blocked else 0)
             self._reactor.modify(self._sock.fileno(), events)
 
     def flush(self) -> None:

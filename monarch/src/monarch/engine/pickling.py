@@ -24,7 +24,7 @@ SMALL = 1 << 12
 """Buffers below this many bytes stay inside the pickle."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Packed:
     """A pickle and the buffers that it refers to."""
 
@@ -34,7 +34,7 @@ class Packed:
     @property
     def size(self) -> int:
         """Bytes in all."""
-        return len(self.body) + sum(map(len, self.buffers))
+        return len(self.body) + sum(map(len, self.buffers)) if self.buffers else len(self.body)
 
     def detached(self) -> Packed:
         """The same with buffers that no longer are the caller's memory."""

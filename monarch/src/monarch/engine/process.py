@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import select
@@ -14,6 +15,9 @@ from monarch.engine.link import Link
 from monarch.engine.output import Pump
 from monarch.engine.reactor import Reactor
 from monarch.engine.slab import InSlab, Leases
+
+ANSWER = 1 << 18
+_numbers = itertools.count(1)
 
 STATUS_GRACE = 0.01
 """Seconds that the zygote has to report how a process ended, after its pidfd said that it did."""
@@ -54,6 +58,8 @@ class Process:
         self._err = Pump(reactor, outputs[1], "stderr", prefix)
         self._pidfd = -1
         self._at_end: list[Callable[[Death], None]] = []
+        self._asked: dict[int, Callable[[object], None]] = {}
+        reactor.register(control.fileno(), select.EPOLLIN, self._answered)
         self.pid: int | None = None
         self.death: Death | None = None
 
@@ -65,7 +71,7 @@ class Process:
         """A data socket to a new actor in this process."""
         ours, theirs = socket.socketpair()
         link = Link(self._reactor, ours, self._leases, self._incoming)
-        self._tell("actor", theirs.fileno())
+        self._tell(("actor",), theirs.fileno())
         theirs.close()
         return link
 
@@ -78,11 +84,31 @@ class Process:
 
     def stop(self) -> None:
         """Ask it to end after the endpoint that runs now."""
-        self._tell("stop")
+        self._tell(("stop",))
 
-    def _tell(self, verb: str, *fds: int) -> None:
+    def ask(self, verb: str, sink: Callable[[object], None]) -> None:
+        """Ask its control thread, which answers however busy the actor is; a process that ends answers None."""
+        if self.death is not None:
+            sink(None)
+            return
+        number = next(_numbers)
+        self._asked[number] = sink
+        self._tell((verb, number))
+
+    def _answered(self, events: int) -> None:
         try:
-            socket.send_fds(self._control, [pickle.dumps((verb,))], fds)
+            data = self._control.recv(ANSWER)
+        except OSError:
+            data = b""
+        if not data:
+            self._reactor.unregister(self._control.fileno())
+            return
+        number, content = pickle.loads(data)
+        self._asked.pop(number)(content)
+
+    def _tell(self, message: tuple[object, ...], *fds: int) -> None:
+        try:
+            socket.send_fds(self._control, [pickle.dumps(message)], fds)
         except OSError:
             # It has ended, or is ending: its death is reported by another way.
             return
@@ -106,6 +132,9 @@ class Process:
         self.death = Death(
             None if killed else status, -status if killed and status is not None else None, tuple(self._err.last)
         )
+        sinks, self._asked = list(self._asked.values()), {}
+        for sink in sinks:
+            sink(None)
         callbacks, self._at_end = self._at_end, []
         for callback in callbacks:
             callback(self.death)
@@ -115,6 +144,7 @@ class Process:
         if self._pidfd >= 0:
             self._reactor.unregister(self._pidfd)
             os.close(self._pidfd)
+        self._reactor.unregister(self._control.fileno())
         self._control.close()
         self._leases.free_all()
         self._incoming.close()

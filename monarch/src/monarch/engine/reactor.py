@@ -37,7 +37,8 @@ class Reactor:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._dirty: set[Callable[[], None]] = set()
-        self._turn = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._turn = threading.Condition(self._lock)
         self._driving = self._background = False
         self._waiters = self._ticks = self._seen = self._awaiting = 0
         self._loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
@@ -83,7 +84,7 @@ class Reactor:
         """Run a task in the background thread, which lives as long as the process."""
         self._tasks.append(task)
         self.wake()
-        with self._turn:
+        with self._lock:
             self._turn.notify_all()
 
     def wake(self) -> None:
@@ -96,7 +97,7 @@ class Reactor:
     def drive(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
         """Drive, or wait for another thread to, until `done()`; False where `timeout` seconds pass first."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        with self._turn:
+        with self._lock:
             self._waiters += 1
             self._ticks += 1
             try:
@@ -120,23 +121,23 @@ class Reactor:
     def _lead(self, done: Callable[[], bool], deadline: float | None) -> None:
         """Drive; called and left with the turn's lock held."""
         self._driving = True
-        self._turn.release()
+        self._lock.release()
         try:
             while not done():
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
+                left = -1.0 if deadline is None else deadline - time.monotonic()
+                if deadline is not None and left <= 0:
                     return
                 self._poll(left)
                 if self._waiters > 1:
-                    with self._turn:
+                    with self._lock:
                         self._turn.notify_all()
         finally:
-            self._turn.acquire()
+            self._lock.acquire()
             self._driving = False
 
     def poll_now(self) -> None:
         """Handle what is ready, without waiting, unless another thread drives."""
-        with self._turn:
+        with self._lock:
             self._ticks += 1
             if self._driving:
                 return
@@ -144,14 +145,14 @@ class Reactor:
         try:
             self._poll(0)
         finally:
-            with self._turn:
+            with self._lock:
                 self._driving = False
                 if self._waiters:
                     self._turn.notify_all()
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """An await begins on `loop`, which drives from now on."""
-        with self._turn:
+        with self._lock:
             self._awaiting += 1
             self._ticks += 1
         if loop not in self._loops:
@@ -162,7 +163,7 @@ class Reactor:
 
     def detach(self) -> None:
         """That await ended."""
-        with self._turn:
+        with self._lock:
             self._awaiting -= 1
             self._ticks += 1
 
@@ -175,16 +176,16 @@ class Reactor:
                 continue
             try:
                 if not self._closed:
-                    self._poll(None)
+                    self._poll(-1)
             finally:
-                with self._turn:
+                with self._lock:
                     self._driving = self._background = False
                     if self._waiters:
                         self._turn.notify_all()
 
     def _await_turn(self) -> None:
         """Wait until nobody has driven for a while, or until there is a task."""
-        with self._turn:
+        with self._lock:
             while not self._tasks and (self._waiters or self._awaiting or self._driving or self._seen != self._ticks):
                 self._seen = self._ticks
                 self._turn.wait(LINGER)
@@ -194,13 +195,14 @@ class Reactor:
 
     # --- one turn ----------------------------------------------------------------------------------------------
 
-    def _poll(self, timeout: float | None) -> None:
+    def _poll(self, timeout: float) -> None:
+        """Handle what comes within so many seconds; a negative number has no end."""
         if self._dirty:
             self._flush()
         if self._timers:
             left = max(0.0, self._timers[0][0] - time.monotonic())
-            timeout = left if timeout is None else min(timeout, left)
-        for fd, events in self._epoll.poll(-1 if timeout is None else timeout):
+            timeout = left if timeout < 0 else min(timeout, left)
+        for fd, events in self._epoll.poll(timeout):
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler(events)
@@ -223,7 +225,7 @@ class Reactor:
         """End the background thread and close the set; nobody may be waiting."""
         self._closed = True
         self.wake()
-        with self._turn:
+        with self._lock:
             self._ticks += 1
             self._turn.notify_all()
         self._thread.join(1)

@@ -126,7 +126,7 @@ class InSlab:
 
     def released(self) -> list[int]:
         """Offsets whose leases have ended since the last call, to be told to the sender."""
-        offsets = []
+        offsets: list[int] = []
         while self._released:
             offsets.append(self._released.popleft())
         return offsets
