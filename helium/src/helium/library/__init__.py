@@ -1,4 +1,4 @@
-"""Kernels ready to use, each in its own file, each a torch.library operation: ``torch.ops.helium.softmax`` and so on."""
+"""Kernels ready to use, each in its own file, each a torch.library operation such as ``torch.ops.helium.softmax``."""
 
 from helium.contract import TensorSpec
 from helium.library.add import add
