@@ -1,4 +1,4 @@
-"""Custom kernels: finds the providers of `helium.kernels.v1` by entry point, imported only when a model asks for one."""
+"""Custom kernels: finds providers of `helium.kernels.v1` by entry point, imported only when a model asks for one."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executor import ir, ir_json
 from executor.errors import VerificationError
@@ -109,7 +109,7 @@ class Program:
         return report_of(self)
 
 
-def _isolated(path: str) -> Sequence[dict[str, object]]:
+def _isolated(path: str) -> Sequence[dict[str, Any]]:
     """The differences found by a fresh interpreter that has the standard library, numpy and this package."""
     root = str(Path(__file__).resolve().parents[1])
     begin = "import sys; sys.path.insert(0, sys.argv[1]); from executor.isolated import main; main(sys.argv[2])"
@@ -117,5 +117,5 @@ def _isolated(path: str) -> Sequence[dict[str, object]]:
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
     if done.returncode:
         raise VerificationError(f"the program fails in a process of its own:\n{done.stderr[-2000:]}")
-    made: list[dict[str, object]] = json.loads(done.stdout)
+    made: list[dict[str, Any]] = json.loads(done.stdout)
     return made

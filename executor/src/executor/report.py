@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Steps of one method that run the same function for the same operation. `flops` and `nbytes` are of all of them."""
+    """Steps that run the same function for the same operation of the model; `flops` and `nbytes` are of all of them."""
 
     method: str
     function: int
@@ -53,8 +53,8 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"target {self.target}: {self.code:,} bytes of code in {self.functions} functions, {self.weights:,} of weights, "
-            f"{self.state:,} of state; compiled in {self.seconds:.1f} s"
+            f"target {self.target}: {self.code:,} bytes of code in {self.functions} functions, "
+            f"{self.weights:,} of weights, {self.state:,} of state; compiled in {self.seconds:.1f} s"
         ]
         for memory in self.memory:
             flops, moved = (
@@ -111,7 +111,7 @@ def _row(
 
 
 def cost_of(nest: ir.Nest, sizes: Sequence[int]) -> tuple[int, int]:
-    """(arithmetic operations of floats, bytes read and written if nothing is read twice) over buffers of `sizes` bytes."""
+    """(float operations, bytes moved if nothing is read twice) of a nest over buffers of `sizes` bytes."""
     outer, flops, points = _points(nest.outer), 0, [0] * len(nest.parameters)
     for statement in nest.body:
         inner = outer * _points(getattr(statement, "extents", ()))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from torch import nn
@@ -35,12 +37,34 @@ def compile_program(
 ) -> Program:
     """See executor.compiler."""
     started = time.perf_counter()
-    machine = targets.resolve(target)
+    with _deep():
+        return _compiled(model, args, targets.resolve(target), dynamic_shapes, kernels == "auto", started)
+
+
+@contextmanager
+def _deep() -> Iterator[None]:
+    """Room for formulas of hundreds of operations, which are functions that call each other."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, 20_000))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
+
+
+def _compiled(
+    model: nn.Module | Methods,
+    args: tuple[Any, ...] | None,
+    machine: targets.Target,
+    dynamic_shapes: object,
+    kernels: bool,
+    started: float,
+) -> Program:
     captured = [
         capture(name, module_, given) for name, (module_, given) in _methods(model, args, dynamic_shapes).items()
     ]
     constants, states, functions = Constants(), _states(captured), Functions()
-    linked = Kernels(machine.name, enabled=kernels == "auto")
+    linked = Kernels(machine.name, enabled=kernels)
     builders = [_lowered(method, constants, states, linked) for method in captured]
     bodies = [_body(method, builder, functions) for method, builder in zip(captured, builders, strict=True)]
     bodies, weights = used_constants(bodies, constants, states)

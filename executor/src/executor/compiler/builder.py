@@ -14,7 +14,9 @@ from executor.compiler import index as ix
 from executor.compiler.values import Indexes, Lazy, Origin, Pending, Shape, Value, whole
 
 # A formula this long is put into memory when it has a second reader; one longer than the other in any case.
-CHEAP, LONGEST = 0, 250
+CHEAP, LONGEST = 0, 400
+# Expressions nest no deeper than this.
+DEEPEST = 40
 
 
 @dataclass(slots=True)
@@ -71,8 +73,13 @@ class Builder:
 
     def nest(self, outer: Shape, body: Sequence[ir.Statement], origin: Origin) -> None:
         """Add loops over `outer`; indexes in them are simplified."""
-        made = ir.Nest((), outer, tuple(_simplified(statement, outer) for statement in body))
-        self.steps.append(RawStep(made, origin))
+        made: list[ir.Statement] = []
+        for statement in body:
+            simple = _simplified(statement, outer)
+            if isinstance(simple, ir.Store) and not simple.extents:
+                simple = replace(simple, value=shallow(simple.value, made))
+            made.append(simple)
+        self.steps.append(RawStep(ir.Nest((), outer, tuple(made)), origin))
 
     def call(self, call: ExternalCall, buffers: Sequence[int], origin: Origin) -> None:
         """Add a call of an external kernel; its workspace is made here."""
@@ -103,6 +110,32 @@ class Builder:
         if isinstance(value, Lazy) and value.cost <= LONGEST:
             return value
         return self.realise(value)
+
+
+def shallow(expr: ir.Expr, body: list[ir.Statement]) -> ir.Expr:
+    """`expr` with what lies deeper than a limit made by `Let` statements first, which are added to `body`.
+
+    Whoever reads the loops later walks through expressions by recursion.
+    """
+    done: dict[int, tuple[ir.Expr, int]] = {}
+
+    def go(node: ir.Expr) -> tuple[ir.Expr, int]:
+        if id(node) not in done:
+            depths = [0]
+
+            def below(child: ir.Expr) -> ir.Expr:
+                made, depth = go(child)
+                depths.append(depth + 1)
+                return made
+
+            made, depth = ix.rebuild(node, below), max(depths)
+            if depth >= DEEPEST and isinstance(made, ir.Op):
+                body.append(ir.Let(made, made.dtype))
+                made, depth = ir.Local(len(body) - 1), 0
+            done[id(node)] = made, depth
+        return done[id(node)]
+
+    return go(expr)[0]
 
 
 def _simplified(statement: ir.Statement, outer: Shape) -> ir.Statement:

@@ -38,10 +38,7 @@ class Captured:
 
 def capture(name: str, model: nn.Module, args: tuple[Any, ...]) -> Captured:
     """Export `model` called with `args`. CompileError if torch.export cannot; UnsupportedError for what this cannot."""
-    parameters = inspect.signature(model.forward).parameters
-    named = dict(zip(parameters, args, strict=False))
-    if len(named) != len(args):
-        raise CompileError(f"{len(args)} example arguments for {name}, whose parameters are {list(parameters)}")
+    named = _named(name, model, args)
     exported = export(name, model, args)
     signature = exported.graph_signature
     placeholders = {node.name: node for node in exported.graph.find_nodes(op="placeholder")}
@@ -69,6 +66,22 @@ def capture(name: str, model: nn.Module, args: tuple[Any, ...]) -> Captured:
     )
 
 
+def _named(name: str, model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+    """The arguments by parameter; those of `*rest` are rest_0, rest_1 and so on."""
+    signature = inspect.signature(model.forward)
+    try:
+        bound = signature.bind(*args).arguments
+    except TypeError as error:
+        raise CompileError(f"example arguments of {name}{signature}: {error}") from None
+    named: dict[str, Any] = {}
+    for parameter, value in bound.items():
+        if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
+            named.update({f"{parameter}_{place}": part for place, part in enumerate(value)})
+        else:
+            named[parameter] = value
+    return named
+
+
 _PLAIN = "pass tensors and constants in dicts, lists and tuples"
 
 
@@ -84,8 +97,8 @@ def _outputs(exported: torch.export.ExportedProgram) -> tuple[tuple[fx.Node, ...
         if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.BUFFER_MUTATION):
             cure = "return the new value instead, or keep it in a buffer"
             raise UnsupportedError(f"a result of kind {spec.kind.name} ({spec.target or spec.arg})", "", cure)
-    made = [value for value, spec in zip(output.args[0], specs, strict=True) if spec.kind is OutputKind.USER_OUTPUT]  # type: ignore[arg-type]
-    structure = exported.call_spec.out_spec.unflatten(made)  # type: ignore[union-attr]
+    made = [value for value, spec in zip(output.args[0], specs, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
+    structure = exported.call_spec.out_spec.unflatten(made)
     leaves, tree = trees.flatten(structure, lambda value: isinstance(value, fx.Node))
     return tuple(leaves), tree
 
@@ -106,5 +119,5 @@ def _tensors(
 
 def _mutated(exported: torch.export.ExportedProgram) -> dict[str, fx.Node]:
     (output,) = exported.graph.find_nodes(op="output")
-    pairs = zip(output.args[0], exported.graph_signature.output_specs, strict=True)  # type: ignore[arg-type]
-    return {str(spec.target): value for value, spec in pairs if spec.kind is OutputKind.BUFFER_MUTATION}  # type: ignore[misc]
+    pairs = zip(output.args[0], exported.graph_signature.output_specs, strict=True)
+    return {str(spec.target): value for value, spec in pairs if spec.kind is OutputKind.BUFFER_MUTATION}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -68,4 +69,4 @@ def data_of(tensor: Tensor) -> memoryview:
     """The dense row-major bytes of a tensor, without a copy where it lies like that."""
     dense = tensor.detach().cpu().contiguous()
     raw = dense.view(torch.uint8) if dense.dim() else dense.reshape(1).view(torch.uint8)
-    return memoryview(raw.numpy()).cast("B")
+    return memoryview(cast(Any, raw.numpy())).cast("B")

@@ -19,7 +19,7 @@ _KEPT = (aten.silu.default, aten._safe_softmax.default, aten.select_scatter.defa
 
 def export(name: str, model: nn.Module, args: tuple[Any, ...]) -> torch.export.ExportedProgram:
     """The functional graph of `model` called with `args`; CompileError with torch's own words if it refuses."""
-    table = torch.export.default_decompositions()
+    table: Any = torch.export.default_decompositions()
     for operation in _KEPT:
         table.pop(operation, None)
     for operation in [known for known in table if _provided(known)]:
@@ -30,7 +30,9 @@ def export(name: str, model: nn.Module, args: tuple[Any, ...]) -> torch.export.E
             # torch's own use of its deprecated parts.
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
-            return torch.export.export(model, args, strict=False).run_decompositions(table)
+            exported = torch.export.export(model, args, strict=False)
+            decomposed: torch.export.ExportedProgram = exported.run_decompositions(table)
+        return decomposed
     except Exception as error:
         raise CompileError(f"torch.export refuses {name!r}: {error}") from error
 

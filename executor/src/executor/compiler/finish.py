@@ -140,7 +140,7 @@ def _joined(nest: ir.Nest, axis: int) -> ir.Nest | None:
 def _statement_joined(statement: ir.Statement, axis: int, second: int, outer: tuple[int, ...]) -> ir.Statement | None:
     if isinstance(statement, ir.Dot):
         operands = (statement.left, statement.right)
-        if any(operand.strides[axis] != operand.strides[axis + 1] * second for operand in operands):  # type: ignore[operator]
+        if any(operand.strides[axis] != operand.strides[axis + 1] * second for operand in operands):
             return None
         left, right = (_strides(operand, axis, axis + 2, (operand.strides[axis + 1],)) for operand in operands)
         return replace(statement, left=left, right=right)

@@ -25,7 +25,7 @@ class Kernels:
         return kernels.find(name)
 
     def artifact(self, kernel: Any, arguments: Arguments, outputs: tuple[kernels.TensorSpec, ...]) -> Any | None:
-        """Code for this target, checked against the contract; None where kernels are off or the target is not served."""
+        """Code for this target, checked against the contract; None where they are off or do not serve it."""
         if not self.enabled:
             self.note(f"{kernel.name}: custom kernels are off; its reference is compiled instead")
             return None

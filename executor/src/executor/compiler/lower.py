@@ -106,6 +106,16 @@ def whole_of(builder: Builder, buffer: int) -> Lazy:
     return whole(buffer, slot.shape, slot.dtype)
 
 
+def args_of(node: fx.Node) -> list[Any]:
+    """A node's arguments by position, each of the type that its operation's schema says."""
+    return list(node.args)
+
+
+def kwargs_of(node: fx.Node) -> dict[str, Any]:
+    """A node's arguments by name, likewise."""
+    return dict(node.kwargs)
+
+
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     """The shape of what a node makes; UnsupportedError if it is not of plain numbers."""
     shape = tuple(node.meta["val"].shape)

@@ -131,7 +131,7 @@ class MethodLowering:
         """The value of a foldable node."""
         if self._folded[node] is None:
             fill = lambda used: self._evaluate(used)  # noqa: E731
-            args, kwargs = fx.map_arg((node.args, node.kwargs), fill)  # type: ignore[misc]
+            args, kwargs = fx.map_arg((node.args, node.kwargs), fill)
             with torch.no_grad():
                 self._folded[node] = node.target(*args, **kwargs)  # type: ignore[operator]
         return self._folded[node]

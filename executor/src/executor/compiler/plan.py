@@ -72,7 +72,8 @@ def check(block: ir.Block, arena: int) -> None:
                 continue
             assert isinstance(buffer.offset, int), f"{buffer.name} has no place"
             own = range(buffer.offset, buffer.offset + nbytes(buffer.dtype, numbers(buffer.shape)))
-            assert own.start >= 0 and own.stop <= arena and own.start % ALIGNMENT == 0, f"{buffer.name} at {own}"
+            assert 0 <= own.start <= own.stop <= arena, f"{buffer.name} at {own} of {arena}"
+            assert own.start % ALIGNMENT == 0, f"{buffer.name} at {own}"
             for other, taken in alive.items():
                 assert own.stop <= taken.start or taken.stop <= own.start, (
                     f"{buffer.name} on {block.buffers[other].name}"

@@ -20,15 +20,16 @@ _SHARE = 2e-5
 
 def expected(method: Captured, states: Pool) -> list[Case]:
     """One call from the first state, and where there is state a second one after it. The module is left as it was."""
-    inputs = tuple(np.array(tensor.detach().cpu()) for tensor in method.arguments)
+    inputs = tuple(tensor.detach().cpu().numpy().copy() for tensor in method.arguments)
     with _restored(method, states), torch.no_grad():
         return [_case(method, inputs, reset=call == 0) for call in range(2 if method.mutated else 1)]
 
 
 def _case(method: Captured, inputs: tuple[np.ndarray, ...], reset: bool) -> Case:
-    made = method.model(**trees.unflatten(method.input_tree, [tensor.clone() for tensor in method.arguments]))
+    given: dict[str, object] = trees.unflatten(method.input_tree, [tensor.clone() for tensor in method.arguments])
+    made = method.model(*given.values())
     leaves, _ = trees.flatten(made, lambda value: isinstance(value, Tensor))
-    outputs = tuple(np.array(tensor.detach().cpu()) for tensor in leaves)
+    outputs = tuple(tensor.detach().cpu().numpy().copy() for tensor in leaves)
     largest = max(
         (float(np.abs(o[np.isfinite(o)]).max(initial=0)) for o in outputs if o.dtype.kind == "f"), default=0.0
     )

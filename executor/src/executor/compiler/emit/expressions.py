@@ -18,10 +18,10 @@ STORED = {**C_TYPES, "bool": "uint8_t"}
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _FLOAT_CALLS = {
-    "sqrt": "sqrtf", "log": "logf", "log1p": "log1pf", "log2": "log2f", "exp2": "exp2f", "expm1": "expm1f", "sin": "sinf",
-    "cos": "cosf", "tan": "tanf", "floor": "floorf", "ceil": "ceilf", "trunc": "truncf", "round": "rintf",
-    "pow": "powf", "atan2": "atan2f", "fmod": "fmodf", "exp": "edge_exp", "tanh": "edge_tanh", "erf": "edge_erf",
-    "sigmoid": "edge_sigmoid",
+    "sqrt": "sqrtf", "log": "logf", "log1p": "log1pf", "log2": "log2f", "exp2": "exp2f", "expm1": "expm1f",
+    "sin": "sinf", "cos": "cosf", "tan": "tanf", "floor": "floorf", "ceil": "ceilf", "trunc": "truncf",
+    "round": "rintf", "pow": "powf", "atan2": "atan2f", "fmod": "fmodf", "exp": "edge_exp",
+    "tanh": "edge_tanh", "erf": "edge_erf", "sigmoid": "edge_sigmoid",
 }  # fmt: skip
 
 
@@ -62,6 +62,7 @@ class Writer:
     _numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
     _known: dict[int, tuple[ir.Expr, int]] = field(default_factory=dict)
     _declared: dict[int, str] = field(default_factory=dict)
+    _depths: dict[int, int] = field(default_factory=dict)
     _count: int = 0
 
     def inside(self, place: Place) -> Inner:
@@ -76,6 +77,15 @@ class Writer:
             key = (*shape, *(self.number(child) for child in ir.children(expr)))
             known = self._known[id(expr)] = (expr, self._numbers.setdefault(key, len(self._numbers)))
         return known[1]
+
+    def depth(self, expr: ir.Expr) -> int:
+        """How many outer loops must be around `expr`; more than there are where it depends on what statements do."""
+        number = self.number(expr)
+        if number not in self._depths:
+            moving = isinstance(expr, ir.Local) or (isinstance(expr, ir.Load) and expr.buffer in self.volatile)
+            own = len(self.places) if moving else expr.index + 1 if isinstance(expr, ir.Axis) else 0
+            self._depths[number] = max(own, *map(self.depth, ir.children(expr)), 0)
+        return self._depths[number]
 
     def fresh(self) -> str:
         """A new name."""
@@ -123,12 +133,7 @@ class Inner:
 
     def _level(self, expr: ir.Expr) -> Place:
         """The outermost place where everything that `expr` needs is there."""
-        depth = 0
-        for node in ir.walk(expr):
-            if isinstance(node, ir.Local) or (isinstance(node, ir.Load) and node.buffer in self.writer.volatile):
-                return self.place
-            if isinstance(node, ir.Axis):
-                depth = max(depth, node.index + 1)
+        depth = self.writer.depth(expr)
         return self.writer.places[depth] if depth < len(self.writer.places) else self.place
 
     def _declare(self, expr: ir.Expr, inner: Inner) -> str:

@@ -76,10 +76,10 @@ def _columns() -> Iterator[str]:
     yield "{"
     yield "    int64_t i = 0;"
     for rows, columns in _TILES:
-        rest = "a + i * lda, lda, sa, b + j, ldb, d + i * ldd + j, ldd"
+        rest, wide = "a + i * lda, lda, sa, b + j, ldb, d + i * ldd + j, ldd", f"{columns} * LANES"
         yield f"    for (; i + {rows} <= m; i += {rows}) {{"
         yield "        int64_t j = 0;"
-        yield f"        for (; j + {columns} * LANES <= n; j += {columns} * LANES) edge_columns_{rows}x{columns}(k, {rest});"
+        yield f"        for (; j + {wide} <= n; j += {wide}) edge_columns_{rows}x{columns}(k, {rest});"
         yield f"        for (; j + LANES <= n; j += LANES) edge_columns_{rows}x1(k, {rest});"
         yield f"        if (j < n) edge_columns_last({rows}, n - j, k, {rest});"
         yield "    }"

@@ -106,7 +106,7 @@ def _write_reduce(writer: Writer, place: Place, number: int, statement: ir.Reduc
     body.lines += step
     place.lines += before
     made = loops(extents, levels, depth)
-    if pragma and extents:
+    if pragma and extents and not any(" return " in line for line in made):
         made = list(_with_pragma(made, pragma))
     place.lines += [*(made if extents else body.lines), *after]
 

@@ -1,7 +1,7 @@
 """A nest around matrix products as a C function: blocks of sums by micro-kernel, then what rides on them.
 
-One outer axis takes the part of the columns, the last; one that only the left operands follow may take that of the rows;
-any other axis is a loop around the whole. Sums of a block go to an array on the stack, or to their destination where
+The last outer axis takes the part of the columns; one that only the left operands follow may take that of the rows; any
+other axis is a loop around the whole. Sums of a block go to an array on the stack, or to their destination where
 nothing else happens to them.
 """
 
@@ -98,11 +98,11 @@ def _offset(operand: ir.Strided, plan: Plan, name: str) -> str:
 
 def _call(dot: ir.Dot, kernel: str, plan: Plan, outer: Sequence[int], target: str) -> str:
     left, right = dot.left, dot.right
-    lda = left.strides[plan.row] if plan.row is not None else 0
+    lda, step, extent = left.strides[plan.row] if plan.row is not None else 0, left.strides[-1], dot.extent
     first, second = _offset(left, plan, "b"), _offset(right, plan, "b")
     if kernel == "edge_rows":
         return f"edge_rows(m, n, {dot.extent}, {first}, {lda}, {second}, {right.strides[plan.column]}, {target});"
-    return f"edge_columns(m, n, {dot.extent}, {first}, {lda}, {left.strides[-1]}, {second}, {right.strides[-1]}, {target});"
+    return f"edge_columns(m, n, {extent}, {first}, {lda}, {step}, {second}, {right.strides[-1]}, {target});"
 
 
 def _direct(nest: ir.Nest, plan: Plan, rank: int) -> str | None:

@@ -10,7 +10,7 @@ from torch import fx
 
 from executor import ir
 from executor.compiler import index as ix
-from executor.compiler.lower import Context, dtype_of, lowers, origin_of, shape_of, source_of
+from executor.compiler.lower import Context, args_of, dtype_of, kwargs_of, lowers, origin_of, shape_of, source_of
 from executor.compiler.operations.elementwise import FLOAT, number, op
 from executor.compiler.operations.fuse import elementwise
 from executor.compiler.values import Indexes, Lazy, Pending, Shape, Value
@@ -21,26 +21,26 @@ aten = torch.ops.aten
 
 @lowers(aten.mm.default, aten.bmm.default)
 def matrix_product(context: Context, node: fx.Node) -> Value:
-    return contract(context, node, node.args[0], node.args[1])  # type: ignore[arg-type]
+    return contract(context, node, args_of(node)[0], args_of(node)[1])
 
 
 @lowers(aten.mv.default, aten.dot.default)
 def vector_product(context: Context, node: fx.Node) -> Value:
-    return contract(context, node, node.args[0], node.args[1])  # type: ignore[arg-type]
+    return contract(context, node, args_of(node)[0], args_of(node)[1])
 
 
 @lowers(aten.addmm.default, aten.baddbmm.default)
 def add_product(context: Context, node: fx.Node) -> Value:
     """beta * bias + alpha * (left @ right)"""
-    made = contract(context, node, node.args[1], node.args[2])  # type: ignore[arg-type]
-    alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
+    made = contract(context, node, args_of(node)[1], args_of(node)[2])
+    alpha, beta = (kwargs_of(node).get(name, 1) for name in ("alpha", "beta"))
 
     def formula(product: ir.Expr, bias: ir.Expr) -> ir.Expr:
-        product = product if alpha == 1 else op("mul", FLOAT, product, number(alpha))  # type: ignore[arg-type]
-        bias = bias if beta == 1 else op("mul", FLOAT, bias, number(beta))  # type: ignore[arg-type]
+        product = product if alpha == 1 else op("mul", FLOAT, product, number(alpha))
+        bias = bias if beta == 1 else op("mul", FLOAT, bias, number(beta))
         return op("add", FLOAT, product, bias)
 
-    operands = [made, context.value(node.args[0])]
+    operands = [made, context.value(args_of(node)[0])]
     return elementwise(context.builder, formula, operands, shape_of(node), FLOAT, origin_of(node))
 
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from executor import ir
 from executor.compiler.dtypes import name_of
-from executor.compiler.lower import Context, dtype_of, lowers, origin_of, shape_of, source_of
+from executor.compiler.lower import Context, args_of, dtype_of, kwargs_of, lowers, origin_of, shape_of, source_of
 from executor.compiler.operations.fuse import converted, elementwise
 from executor.compiler.values import Value, cast, constant
 from executor.errors import UnsupportedError
@@ -32,8 +32,8 @@ _BINARY = {
     "and": (aten.bitwise_and.Tensor, aten.bitwise_and.Scalar),
     "or": (aten.bitwise_or.Tensor, aten.bitwise_or.Scalar),
     "xor": (aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar),
-    "shl": (aten.bitwise_left_shift.Tensor,),
-    "shr": (aten.bitwise_right_shift.Tensor,),
+    "shl": (aten.bitwise_left_shift.Tensor, aten.__lshift__.Scalar, aten.__lshift__.Tensor),
+    "shr": (aten.bitwise_right_shift.Tensor, aten.__rshift__.Scalar, aten.__rshift__.Tensor),
 }
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _UNARY = [
@@ -88,9 +88,9 @@ def _register_binary(name: str) -> None:
     @lowers(*_BINARY[name])
     def binary(context: Context, node: fx.Node) -> Value:
         dtype = dtype_of(node)
-        left, right, *_ = node.args
-        if "alpha" in node.kwargs:
-            alpha = ir.Const(node.kwargs["alpha"], dtype)  # type: ignore[arg-type]
+        left, right, *_ = args_of(node)
+        if "alpha" in kwargs_of(node):
+            alpha = ir.Const(kwargs_of(node)["alpha"], dtype)
             return apply(context, node, lambda x, y: op(name, dtype, x, op("mul", dtype, y, alpha)), left, right)
         return apply(context, node, lambda x, y: op(name, dtype, x, y), left, right)
 
@@ -98,7 +98,7 @@ def _register_binary(name: str) -> None:
 def _register_comparison(name: str) -> None:
     @lowers(getattr(aten, name).Tensor, getattr(aten, name).Scalar)
     def compare(context: Context, node: fx.Node) -> Value:
-        left, right = node.args[:2]
+        left, right = args_of(node)[:2]
         return apply(
             context, node, lambda x, y: op(name, "bool", x, y), left, right, within=promoted(node, left, right)
         )
@@ -108,7 +108,7 @@ def _register_unary(name: str) -> None:
     @lowers(getattr(aten, name).default)
     def unary(context: Context, node: fx.Node) -> Value:
         dtype = dtype_of(node)
-        return apply(context, node, lambda x: op(name, dtype, x), node.args[0])
+        return apply(context, node, lambda x: op(name, dtype, x), args_of(node)[0])
 
 
 for _name in _BINARY:
@@ -128,38 +128,38 @@ def promoted(node: fx.Node, *arguments: Any) -> str:
 @lowers(aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default)
 def logical(context: Context, node: fx.Node) -> Value:
     name = str(node.target).removeprefix("aten.logical_").removesuffix(".default")
-    return apply(context, node, lambda x, y: op(name, "bool", x, y), *node.args)
+    return apply(context, node, lambda x, y: op(name, "bool", x, y), *args_of(node))
 
 
 @lowers(aten.logical_not.default)
 def logical_not(context: Context, node: fx.Node) -> Value:
-    return apply(context, node, lambda x: op("not", "bool", x), node.args[0])
+    return apply(context, node, lambda x: op("not", "bool", x), args_of(node)[0])
 
 
 @lowers(aten.bitwise_not.default)
 def bitwise_not(context: Context, node: fx.Node) -> Value:
-    return apply(context, node, lambda x: op("not", dtype_of(node), x), node.args[0])
+    return apply(context, node, lambda x: op("not", dtype_of(node), x), args_of(node)[0])
 
 
 @lowers(aten.sign.default)
 def sign(context: Context, node: fx.Node) -> Value:
-    return apply(context, node, lambda x: op("sign", dtype_of(node), x), node.args[0])
+    return apply(context, node, lambda x: op("sign", dtype_of(node), x), args_of(node)[0])
 
 
 @lowers(aten.isnan.default)
 def isnan(context: Context, node: fx.Node) -> Value:
-    return apply(context, node, lambda x: op("isnan", "bool", x), node.args[0], within=FLOAT)
+    return apply(context, node, lambda x: op("isnan", "bool", x), args_of(node)[0], within=FLOAT)
 
 
 @lowers(aten.isinf.default)
 def isinf(context: Context, node: fx.Node) -> Value:
     formula = lambda x: op("eq", "bool", op("abs", FLOAT, x), number(math.inf))  # noqa: E731
-    return apply(context, node, formula, node.args[0], within=FLOAT)
+    return apply(context, node, formula, args_of(node)[0], within=FLOAT)
 
 
 @lowers(aten.rsub.Scalar, aten.rsub.Tensor)
 def rsub(context: Context, node: fx.Node) -> Value:
-    return apply(context, node, lambda x, y: op("sub", dtype_of(node), y, x), *node.args[:2])
+    return apply(context, node, lambda x, y: op("sub", dtype_of(node), y, x), *args_of(node)[:2])
 
 
 @lowers(aten.remainder.Tensor, aten.remainder.Scalar)
@@ -173,25 +173,35 @@ def remainder(context: Context, node: fx.Node) -> Value:
         return op("where", dtype, wrong, op("add", dtype, rest, y), rest)
 
     formula = of_floats if dtype == FLOAT else lambda x, y: op("imod", dtype, x, y)
-    return apply(context, node, formula, *node.args[:2])
+    return apply(context, node, formula, *args_of(node)[:2])
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.floor_divide.default)
 def divide(context: Context, node: fx.Node) -> Value:
-    dtype, mode = dtype_of(node), node.kwargs.get("rounding_mode", "floor")
-    if dtype == FLOAT:
-        rounding = {"floor": "floor", "trunc": "trunc"}.get(str(mode))
-        exact = lambda x, y: op("div", dtype, x, y)  # noqa: E731
-        formula = (lambda x, y: op(rounding, dtype, exact(x, y))) if rounding else exact
-    else:
-        name = "idiv" if mode == "floor" else "trunc_div"
-        formula = lambda x, y: op(name, dtype, x, y)  # noqa: E731
-    return apply(context, node, formula, *node.args[:2])
+    dtype, mode = dtype_of(node), kwargs_of(node).get("rounding_mode", "floor")
+
+    def formula(x: ir.Expr, y: ir.Expr) -> ir.Expr:
+        if dtype != FLOAT:
+            return op("idiv" if mode == "floor" else "trunc_div", dtype, x, y)
+        exact = op("div", dtype, x, y)
+        return _floored(x, y) if mode == "floor" else op(mode, dtype, exact) if mode else exact
+
+    return apply(context, node, formula, *args_of(node)[:2])
+
+
+def _floored(x: ir.Expr, y: ir.Expr) -> ir.Expr:
+    """The whole number below x / y, by way of the exact remainder: x / y itself may round up to the one above."""
+    rest, zero = op("fmod", FLOAT, x, y), number(0)
+    other_sign = op("ne", "bool", op("lt", "bool", rest, zero), op("lt", "bool", y, zero))
+    below = op("and", "bool", op("ne", "bool", rest, zero), other_sign)
+    whole = op("div", FLOAT, op("sub", FLOAT, x, rest), y)
+    exact = op("round", FLOAT, op("where", FLOAT, below, op("sub", FLOAT, whole, number(1)), whole))
+    return op("where", FLOAT, op("eq", "bool", y, zero), op("div", FLOAT, x, y), exact)
 
 
 @lowers(aten.pow.Tensor_Scalar)
 def power(context: Context, node: fx.Node) -> Value:
-    dtype, exponent = dtype_of(node), node.args[1]
+    dtype, exponent = dtype_of(node), args_of(node)[1]
     known: dict[Any, Callable[[ir.Expr], ir.Expr]] = {
         1: lambda x: x,
         2: lambda x: op("mul", dtype, x, x),
@@ -201,22 +211,22 @@ def power(context: Context, node: fx.Node) -> Value:
         -1: lambda x: op("reciprocal", dtype, x),
     }
     if exponent in known and (dtype == FLOAT or exponent in (1, 2, 3)):
-        return apply(context, node, known[exponent], node.args[0])
+        return apply(context, node, known[exponent], args_of(node)[0])
     if dtype != FLOAT:
         raise UnsupportedError(f"an integer to the power {exponent}", source_of(node), "convert it to float32 first")
-    return apply(context, node, lambda x, y: op("pow", dtype, x, y), node.args[0], exponent)
+    return apply(context, node, lambda x, y: op("pow", dtype, x, y), args_of(node)[0], exponent)
 
 
 @lowers(aten.pow.Scalar)
 def power_of_number(context: Context, node: fx.Node) -> Value:
-    return apply(context, node, lambda x, y: op("pow", dtype_of(node), x, y), *node.args, within=FLOAT)
+    return apply(context, node, lambda x, y: op("pow", dtype_of(node), x, y), *args_of(node), within=FLOAT)
 
 
 @lowers(aten.where.self)
 def where(context: Context, node: fx.Node) -> Value:
     dtype, origin, builder = dtype_of(node), origin_of(node), context.builder
-    condition = converted(builder, context.value(node.args[0]), "bool", origin)
-    branches = [converted(builder, context.operand(argument, node), dtype, origin) for argument in node.args[1:]]
+    condition = converted(builder, context.value(args_of(node)[0]), "bool", origin)
+    branches = [converted(builder, context.operand(argument, node), dtype, origin) for argument in args_of(node)[1:]]
     formula = lambda c, x, y: op("where", dtype, c, x, y)  # noqa: E731
     return elementwise(builder, formula, [condition, *branches], shape_of(node), dtype, origin)
 
@@ -224,12 +234,12 @@ def where(context: Context, node: fx.Node) -> Value:
 @lowers(aten.relu.default)
 def relu(context: Context, node: fx.Node) -> Value:
     dtype = dtype_of(node)
-    return apply(context, node, lambda x: op("max", dtype, x, cast(number(0), FLOAT, dtype)), node.args[0])
+    return apply(context, node, lambda x: op("max", dtype, x, cast(number(0), FLOAT, dtype)), args_of(node)[0])
 
 
 @lowers(aten.silu.default)
 def silu(context: Context, node: fx.Node) -> Value:
-    return apply(context, node, lambda x: op("mul", FLOAT, x, op("sigmoid", FLOAT, x)), node.args[0])
+    return apply(context, node, lambda x: op("mul", FLOAT, x, op("sigmoid", FLOAT, x)), args_of(node)[0])
 
 
 @lowers(aten.gelu.default)
@@ -242,48 +252,56 @@ def gelu(context: Context, node: fx.Node) -> Value:
         inner = op("mul", FLOAT, op("add", FLOAT, x, cube), number(math.sqrt(2 / math.pi)))
         return op("add", FLOAT, op("tanh", FLOAT, inner), number(1))
 
-    factor = by_tanh if node.kwargs.get("approximate") == "tanh" else exact
-    return apply(context, node, lambda x: op("mul", FLOAT, op("mul", FLOAT, x, number(0.5)), factor(x)), node.args[0])
+    factor = by_tanh if kwargs_of(node).get("approximate") == "tanh" else exact
+    return apply(
+        context, node, lambda x: op("mul", FLOAT, op("mul", FLOAT, x, number(0.5)), factor(x)), args_of(node)[0]
+    )
 
 
 @lowers(aten.leaky_relu.default)
 def leaky_relu(context: Context, node: fx.Node) -> Value:
-    slope = number(node.args[1] if len(node.args) > 1 else 0.01)  # type: ignore[arg-type]
-    negative = lambda x: op("lt", "bool", x, number(0))  # noqa: E731
-    return apply(context, node, lambda x: op("where", FLOAT, negative(x), op("mul", FLOAT, x, slope), x), node.args[0])
+    slope = number(args_of(node)[1] if len(args_of(node)) > 1 else 0.01)
+
+    def formula(x: ir.Expr) -> ir.Expr:
+        return op("where", FLOAT, op("lt", "bool", x, number(0)), op("mul", FLOAT, x, slope), x)
+
+    return apply(context, node, formula, args_of(node)[0])
 
 
 @lowers(aten.elu.default)
 def elu(context: Context, node: fx.Node) -> Value:
-    alpha, scale, input_scale = (*node.args[1:], *(1.0, 1.0, 1.0)[len(node.args) - 1 :])
+    given = args_of(node)[1:]
+    alpha, scale, input_scale = (given[place] if place < len(given) else 1.0 for place in range(3))
 
     def formula(x: ir.Expr) -> ir.Expr:
-        below = op("mul", FLOAT, op("expm1", FLOAT, op("mul", FLOAT, x, number(input_scale))), number(alpha))  # type: ignore[arg-type]
-        return op("mul", FLOAT, op("where", FLOAT, op("gt", "bool", x, number(0)), x, below), number(scale))  # type: ignore[arg-type]
+        below = op("mul", FLOAT, op("expm1", FLOAT, op("mul", FLOAT, x, number(input_scale))), number(alpha))
+        return op("mul", FLOAT, op("where", FLOAT, op("gt", "bool", x, number(0)), x, below), number(scale))
 
-    return apply(context, node, formula, node.args[0])
+    return apply(context, node, formula, args_of(node)[0])
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor, aten.hardtanh.default)
 def clamp(context: Context, node: fx.Node) -> Value:
     dtype = dtype_of(node)
     preset: tuple[Any, Any] = (-1.0, 1.0) if node.target is aten.hardtanh.default else (None, None)
-    given: tuple[Any, ...] = (*node.args[1:], *preset[len(node.args) - 1 :])
-    low, high = node.kwargs.get("min", given[0]), node.kwargs.get("max", given[1])
+    given: tuple[Any, ...] = (*args_of(node)[1:], *preset[len(args_of(node)) - 1 :])
+    low, high = kwargs_of(node).get("min", given[0]), kwargs_of(node).get("max", given[1])
     if low is None:
-        return apply(context, node, lambda x, y: op("min", dtype, x, y), node.args[0], high)
+        return apply(context, node, lambda x, y: op("min", dtype, x, y), args_of(node)[0], high)
     if high is None:
-        return apply(context, node, lambda x, y: op("max", dtype, x, y), node.args[0], low)
-    return apply(context, node, lambda x, y, z: op("min", dtype, op("max", dtype, x, y), z), node.args[0], low, high)
+        return apply(context, node, lambda x, y: op("max", dtype, x, y), args_of(node)[0], low)
+    return apply(
+        context, node, lambda x, y, z: op("min", dtype, op("max", dtype, x, y), z), args_of(node)[0], low, high
+    )
 
 
 @lowers(
     aten._to_copy.default, aten.clone.default, aten.alias.default, aten.lift_fresh_copy.default, aten.detach.default
 )
 def copied(context: Context, node: fx.Node) -> Value:
-    return converted(context.builder, context.value(node.args[0]), dtype_of(node), origin_of(node))
+    return converted(context.builder, context.value(args_of(node)[0]), dtype_of(node), origin_of(node))
 
 
 @lowers(aten.copy.default)
 def copy(context: Context, node: fx.Node) -> Value:
-    return apply(context, node, lambda x: x, node.args[1])
+    return apply(context, node, lambda x: x, args_of(node)[1])

@@ -6,12 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
 from executor import ir
 from executor.compiler import index as ix
-from executor.compiler.lower import Context, dtype_of, lowers, operation_of, origin_of, shape_of, source_of, whole_of
+from executor.compiler.lower import (
+    Context,
+    args_of,
+    dtype_of,
+    lowers,
+    operation_of,
+    origin_of,
+    shape_of,
+    source_of,
+    whole_of,
+)
 from executor.compiler.operations.fuse import converted
 from executor.compiler.operations.views import slice_bounds
 from executor.compiler.values import Indexes, Lazy, Value, expand
@@ -41,7 +52,7 @@ def _gathered(node: fx.Node, base: Lazy, positions: Sequence[Lazy], at: Any) -> 
 
 @lowers(aten.embedding.default)
 def embedding(context: Context, node: fx.Node) -> Value:
-    table, ids = context.lazy(node.args[0]), _positions(context, node.args[1], node)
+    table, ids = context.lazy(args_of(node)[0]), _positions(context, args_of(node)[1], node)
 
     def at(indexes: Indexes) -> ir.Expr:
         return table.at([_checked(context, node, ids.at(indexes[:-1]), table.shape[0], False), indexes[-1]])
@@ -51,8 +62,8 @@ def embedding(context: Context, node: fx.Node) -> Value:
 
 @lowers(aten.index_select.default)
 def index_select(context: Context, node: fx.Node) -> Value:
-    base, ids = context.lazy(node.args[0]), _positions(context, node.args[2], node)
-    axis = int(node.args[1]) % len(base.shape)  # type: ignore[arg-type]
+    base, ids = context.lazy(args_of(node)[0]), _positions(context, args_of(node)[2], node)
+    axis = int(args_of(node)[1]) % len(base.shape)
 
     def at(indexes: Indexes) -> ir.Expr:
         position = ids.at([indexes[axis]] if ids.shape else [])
@@ -64,8 +75,8 @@ def index_select(context: Context, node: fx.Node) -> Value:
 
 @lowers(aten.gather.default)
 def gather(context: Context, node: fx.Node) -> Value:
-    base, ids = context.lazy(node.args[0]), _positions(context, node.args[2], node)
-    axis = int(node.args[1]) % len(base.shape)  # type: ignore[arg-type]
+    base, ids = context.lazy(args_of(node)[0]), _positions(context, args_of(node)[2], node)
+    axis = int(args_of(node)[1]) % len(base.shape)
 
     def at(indexes: Indexes) -> ir.Expr:
         checked = _checked(context, node, ids.at(indexes), base.shape[axis], False)
@@ -81,7 +92,7 @@ class _Advanced:
         self._context, self._node, self._base = context, node, shape
         self.given = [axis for axis, given in enumerate(indices) if given is not None]
         positions = [_positions(context, indices[axis], node) for axis in self.given]
-        self.common = tuple(torch.broadcast_shapes(*(position.shape for position in positions)))
+        self.common = np.broadcast_shapes(*(position.shape for position in positions))
         self.positions = [expand(position, self.common) for position in positions]
         adjacent = self.given == list(range(self.given[0], self.given[-1] + 1))
         self.start = self.given[0] if adjacent else 0
@@ -101,38 +112,40 @@ class _Advanced:
 
 @lowers(aten.index.Tensor)
 def index(context: Context, node: fx.Node) -> Value:
-    base = context.lazy(node.args[0])
-    way = _Advanced(context, node, base.shape, node.args[1])  # type: ignore[arg-type]
+    base = context.lazy(args_of(node)[0])
+    way = _Advanced(context, node, base.shape, args_of(node)[1])
     return _gathered(node, base, way.positions, lambda at: base.at(way.back(at)))
 
 
 @lowers(aten.index_put.default)
 def index_put(context: Context, node: fx.Node) -> Value:
-    if len(node.args) > 3 and node.args[3]:
+    if len(args_of(node)) > 3 and args_of(node)[3]:
         raise UnsupportedError("index_put with accumulate=True", source_of(node), "add the values up before writing")
-    way = _Advanced(context, node, shape_of(node), node.args[1])  # type: ignore[arg-type]
-    return _overwrite(context, node, context.value(node.args[2]), way.shape, way.back)
+    way = _Advanced(context, node, shape_of(node), args_of(node)[1])
+    return _overwrite(context, node, context.value(args_of(node)[2]), way.shape, way.back)
 
 
 @lowers(aten.slice_scatter.default)
 def slice_scatter(context: Context, node: fx.Node) -> Value:
-    shape, part = shape_of(node), node.args[1].meta["val"]  # type: ignore[union-attr]
-    axis = int(node.args[2]) % len(shape) if len(node.args) > 2 else 0  # type: ignore[arg-type]
-    start, step = slice_bounds(shape[axis], node.args[3:])
+    shape, part = shape_of(node), args_of(node)[1].meta["val"]
+    axis = int(args_of(node)[2]) % len(shape) if len(args_of(node)) > 2 else 0
+    start, step = slice_bounds(shape[axis], args_of(node)[3:])
 
     def place(at: Indexes) -> list[ir.Expr]:
         return [*at[:axis], ix.add(ix.scale(at[axis], step), ix.const(start)), *at[axis + 1 :]]
 
-    return _overwrite(context, node, context.value(node.args[1]), tuple(part.shape), place)
+    return _overwrite(context, node, context.value(args_of(node)[1]), tuple(part.shape), place)
 
 
 @lowers(aten.select_scatter.default)
 def select_scatter(context: Context, node: fx.Node) -> Value:
     shape = shape_of(node)
-    axis = int(node.args[2]) % len(shape)  # type: ignore[arg-type]
-    position = ix.const(int(node.args[3]) % shape[axis])  # type: ignore[arg-type]
+    axis = int(args_of(node)[2]) % len(shape)
+    position = ix.const(int(args_of(node)[3]) % shape[axis])
     part = (*shape[:axis], *shape[axis + 1 :])
-    return _overwrite(context, node, context.value(node.args[1]), part, lambda at: [*at[:axis], position, *at[axis:]])
+    return _overwrite(
+        context, node, context.value(args_of(node)[1]), part, lambda at: [*at[:axis], position, *at[axis:]]
+    )
 
 
 def _overwrite(context: Context, node: fx.Node, value: Value, shape: tuple[int, ...], place: Any) -> Value:
@@ -153,11 +166,11 @@ def _overwrite(context: Context, node: fx.Node, value: Value, shape: tuple[int, 
 
 
 def _target(context: Context, node: fx.Node) -> int:
-    base = node.args[0]
+    base = args_of(node)[0]
     value = context.value(base)
     own = isinstance(value, Lazy) and value.buffer is not None and value.shape == shape_of(node)
     if own and isinstance(value, Lazy) and value.buffer is not None:
-        ends = context.last_use.get(base) is node and context.builder.slots[value.buffer].kind == "temp"  # type: ignore[arg-type]
+        ends = context.last_use.get(base) is node and context.builder.slots[value.buffer].kind == "temp"
         if node in context.in_place or ends:
             context.before_write(value.buffer, node)
             return value.buffer

@@ -14,7 +14,7 @@ from executor.compiler.builder import Builder, ExternalCall
 from executor.compiler.dtypes import name_of
 from executor.compiler.exporting import export
 from executor.compiler.link import symbol_of
-from executor.compiler.lower import CUSTOM, Context, Result, operation_of, origin_of, source_of, whole_of
+from executor.compiler.lower import CUSTOM, Context, Result, args_of, operation_of, origin_of, source_of, whole_of
 from executor.compiler.values import Lazy
 from executor.errors import KernelError, UnsupportedError
 
@@ -32,8 +32,8 @@ def lower_custom(context: Context, node: fx.Node) -> Result:
         )
     made = node.meta["val"]
     outputs = tuple(_spec(tensor, node) for tensor in (made if isinstance(made, tuple | list) else (made,)))
-    arguments = tuple(_spec(a.meta["val"], node) if isinstance(a, fx.Node) else a for a in node.args)
-    operands = [context.realised(argument) for argument in node.args if isinstance(argument, fx.Node)]
+    arguments = tuple(_spec(a.meta["val"], node) if isinstance(a, fx.Node) else a for a in args_of(node))
+    operands = [context.realised(argument) for argument in args_of(node) if isinstance(argument, fx.Node)]
     artifact = context.kernels.artifact(kernel, arguments, outputs)
     results = [context.builder.temporary(spec.dtype, spec.shape) for spec in outputs]
     if artifact is None:
@@ -103,9 +103,9 @@ def _reference(
     builder: Builder, context: Context, node: fx.Node, kernel: Any, operands: Sequence[Lazy], results: Sequence[int]
 ) -> None:
     """Lower what the kernel means on these values, and put it into these buffers."""
-    fakes = [argument.meta["val"] for argument in node.args if isinstance(argument, fx.Node)]
+    fakes = [argument.meta["val"] for argument in args_of(node) if isinstance(argument, fx.Node)]
     examples = [torch.zeros(tuple(fake.shape), dtype=fake.dtype) for fake in fakes]
-    exported = export(kernel.name, _Reference(kernel, node.args), tuple(examples))
+    exported = export(kernel.name, _Reference(kernel, args_of(node)), tuple(examples))
     graph = exported.graph
     if exported.state_dict or exported.constants:
         raise KernelError(kernel.name, "its reference holds tensors of its own; they must be arguments")

@@ -9,7 +9,7 @@ from torch import fx
 
 from executor import ir
 from executor.compiler import index as ix
-from executor.compiler.lower import Context, Result, lowers, origin_of, shape_of, source_of
+from executor.compiler.lower import Context, Result, args_of, lowers, origin_of, shape_of, source_of
 from executor.compiler.operations.elementwise import FLOAT, number, op
 from executor.compiler.operations.fuse import converted
 from executor.compiler.values import Lazy, Value, view, whole
@@ -22,7 +22,7 @@ _WORTH_REPEATING = 3
 
 
 def _rows(context: Context, node: fx.Node) -> Lazy:
-    value = converted(context.builder, context.value(node.args[0]), FLOAT, origin_of(node))
+    value = converted(context.builder, context.value(args_of(node)[0]), FLOAT, origin_of(node))
     lazy = context.builder.lazy(value)
     return lazy if lazy.cost <= _WORTH_REPEATING else context.builder.realise(lazy)
 
@@ -39,7 +39,7 @@ def _last(base: Lazy, axis: int) -> Lazy:
 def softmax(context: Context, node: fx.Node) -> Value:
     """The exponentials lie in the result between the passes. A row of -inf gives NaN; in the safe form, zeros."""
     base, rank = _rows(context, node), len(shape_of(node))
-    axis = int(node.args[1]) % max(rank, 1)  # type: ignore[arg-type]
+    axis = int(args_of(node)[1]) % max(rank, 1)
     rows = _last(base, axis) if rank else base
     outer, extent = rows.shape[:-1], rows.shape[-1:]
     made = context.builder.temporary(FLOAT, shape_of(node))
@@ -87,16 +87,16 @@ def layer_norm(context: Context, node: fx.Node) -> Result:
         raise UnsupportedError(
             "the statistics of a layer norm", source_of(node), "compute mean and variance by themselves"
         )
-    normal = tuple(node.args[1])  # type: ignore[arg-type]
+    normal = tuple(args_of(node)[1])
     base = _rows(context, node)
     outer, inner = base.shape[: len(base.shape) - len(normal)], base.shape[len(base.shape) - len(normal) :]
     at = [ir.Axis(axis) for axis in range(len(base.shape))]
     count = number(ix.size_of(inner))
     element = base.at(at)
     less = op("sub", FLOAT, element, ir.Local(1))
-    spread = op("add", FLOAT, op("div", FLOAT, ir.Local(2), count), number(node.args[4]))  # type: ignore[arg-type]
+    spread = op("add", FLOAT, op("div", FLOAT, ir.Local(2), count), number(args_of(node)[4]))
     result: ir.Expr = op("mul", FLOAT, less, ir.Local(3))
-    for argument, name in ((node.args[2], "mul"), (node.args[3], "add")):
+    for argument, name in ((args_of(node)[2], "mul"), (args_of(node)[3], "add")):
         if argument is not None:
             result = op(name, FLOAT, result, context.lazy(argument).at(at[len(outer) :]))
     made = context.builder.temporary(FLOAT, base.shape)

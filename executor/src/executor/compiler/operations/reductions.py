@@ -9,7 +9,7 @@ from torch import fx
 
 from executor import ir
 from executor.compiler import index as ix
-from executor.compiler.lower import Context, Result, dtype_of, lowers, origin_of, shape_of
+from executor.compiler.lower import Context, Result, args_of, dtype_of, kwargs_of, lowers, origin_of, shape_of
 from executor.compiler.operations.elementwise import FLOAT, number, op
 from executor.compiler.operations.fuse import converted, elementwise
 from executor.compiler.values import Lazy, Origin, Pending, Value, reshape
@@ -38,14 +38,14 @@ def axes_of(argument: Any, rank: int) -> list[int]:
 def reduce_node(context: Context, node: fx.Node, how: ir.Reduction, dtype: str, axes: Any) -> Value:
     """The node's first argument, as `dtype`, reduced over `axes`, in the node's own shape."""
     origin = origin_of(node)
-    base = context.builder.lazy(converted(context.builder, context.value(node.args[0]), dtype, origin))
+    base = context.builder.lazy(converted(context.builder, context.value(args_of(node)[0]), dtype, origin))
     if len(node.users) > 1 and base.cost > 2:
         base = context.builder.realise(base)
     return reshape(reduced(base, axes_of(axes, len(base.shape)), how, origin), shape_of(node))
 
 
 def _argument(node: fx.Node, position: int) -> Any:
-    return node.args[position] if len(node.args) > position else None
+    return args_of(node)[position] if len(args_of(node)) > position else None
 
 
 @lowers(aten.sum.default, aten.sum.dim_IntList)
@@ -73,13 +73,13 @@ def truth(context: Context, node: fx.Node) -> Value:
 @lowers(aten.argmax.default, aten.argmin.default)
 def position(context: Context, node: fx.Node) -> Value:
     how: ir.Reduction = "argmax" if node.target is aten.argmax.default else "argmin"
-    return reduce_node(context, node, how, context.value(node.args[0]).dtype, _argument(node, 1))
+    return reduce_node(context, node, how, context.value(args_of(node)[0]).dtype, _argument(node, 1))
 
 
 @lowers(aten.max.dim, aten.min.dim)
 def extreme_and_position(context: Context, node: fx.Node) -> Result:
-    base, origin = context.realised(node.args[0]), origin_of(node)
-    axes = axes_of(node.args[1], len(base.shape))
+    base, origin = context.realised(args_of(node)[0]), origin_of(node)
+    axes = axes_of(args_of(node)[1], len(base.shape))
     shape = tuple(node.meta["val"][0].shape)
     ways: tuple[ir.Reduction, ir.Reduction] = ("max", "argmax") if node.target is aten.max.dim else ("min", "argmin")
     return tuple(reshape(context.builder.realise(reduced(base, axes, how, origin)), shape) for how in ways)
@@ -88,7 +88,7 @@ def extreme_and_position(context: Context, node: fx.Node) -> Result:
 @lowers(aten.mean.default, aten.mean.dim)
 def mean(context: Context, node: fx.Node) -> Value:
     made = reduce_node(context, node, "sum", dtype_of(node), _argument(node, 1))
-    count = context.value(node.args[0]).size // max(made.size, 1)
+    count = context.value(args_of(node)[0]).size // max(made.size, 1)
     return scaled(context, made, 1 / count if count & (count - 1) == 0 else 0.0, count, origin_of(node))
 
 
@@ -102,7 +102,7 @@ def scaled(context: Context, value: Value, inverse: float, count: int, origin: O
 
 @lowers(aten.var.correction)
 def variance(context: Context, node: fx.Node) -> Value:
-    base, origin, builder = context.realised(node.args[0]), origin_of(node), context.builder
+    base, origin, builder = context.realised(args_of(node)[0]), origin_of(node), context.builder
     axes = axes_of(_argument(node, 1), len(base.shape))
     kept = tuple(1 if axis in axes else size for axis, size in enumerate(base.shape))
     count = base.size // max(ix.size_of(kept), 1)
@@ -115,9 +115,9 @@ def variance(context: Context, node: fx.Node) -> Value:
         FLOAT,
         origin,
     )
-    correction = node.kwargs.get("correction", 1)
+    correction = kwargs_of(node).get("correction", 1)
     total = reshape(reduced(builder.lazy(square), axes, "sum", origin), shape_of(node))
-    divisor = max(count - (1 if correction is None else int(correction)), 0)  # type: ignore[arg-type]
+    divisor = max(count - (1 if correction is None else int(correction)), 0)
     return elementwise(builder, lambda x: op("div", FLOAT, x, number(divisor)), [total], total.shape, FLOAT, origin)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from executor.compiler import index as ix
-from executor.compiler.lower import Context, Result, lowers, shape_of
+from executor.compiler.lower import Context, Result, args_of, lowers, shape_of
 from executor.compiler.values import Lazy, Value, expand, reshape, view
 
 aten = torch.ops.aten
@@ -20,43 +21,43 @@ aten = torch.ops.aten
     aten.squeeze.dim, aten.squeeze.dims,
 )  # fmt: skip
 def reshaped(context: Context, node: fx.Node) -> Value:
-    return reshape(context.value(node.args[0]), shape_of(node))
+    return reshape(context.value(args_of(node)[0]), shape_of(node))
 
 
 @lowers(aten.permute.default, aten.transpose.int, aten.t.default)
 def permute(context: Context, node: fx.Node) -> Value:
-    base = context.lazy(node.args[0])
+    base = context.lazy(args_of(node)[0])
     rank = len(base.shape)
     order = list(range(rank))
     if node.target is aten.permute.default:
-        order = [axis % rank for axis in node.args[1]]  # type: ignore[union-attr, operator, misc]
+        order = [axis % rank for axis in args_of(node)[1]]
     elif rank > 1:
-        first, second = (axis % rank for axis in node.args[1:] or (0, 1))  # type: ignore[operator]
+        first, second = (axis % rank for axis in args_of(node)[1:] or (0, 1))
         order[first], order[second] = second, first
     return view(base, shape_of(node), lambda at: [at[order.index(axis)] for axis in range(rank)])
 
 
 @lowers(aten.expand.default)
 def expanded(context: Context, node: fx.Node) -> Value:
-    base = context.value(node.args[0])
+    base = context.value(args_of(node)[0])
     return reshape(base, shape_of(node)) if base.size == ix.size_of(shape_of(node)) else _expand(context, node)
 
 
 def _expand(context: Context, node: fx.Node) -> Value:
-    return expand(context.lazy(node.args[0]), shape_of(node))
+    return expand(context.lazy(args_of(node)[0]), shape_of(node))
 
 
 @lowers(aten.repeat.default)
 def repeat(context: Context, node: fx.Node) -> Value:
-    base, shape = context.lazy(node.args[0]), shape_of(node)
+    base, shape = context.lazy(args_of(node)[0]), shape_of(node)
     skip = len(shape) - len(base.shape)
     return view(base, shape, lambda at: [ix.remainder(i, size) for i, size in zip(at[skip:], base.shape, strict=True)])
 
 
 @lowers(aten.flip.default)
 def flip(context: Context, node: fx.Node) -> Value:
-    base = context.lazy(node.args[0])
-    flipped = {axis % len(base.shape) for axis in node.args[1]}  # type: ignore[union-attr, operator, misc]
+    base = context.lazy(args_of(node)[0])
+    flipped = {axis % len(base.shape) for axis in args_of(node)[1]}
 
     def back(at: Any) -> list[Any]:
         ends = [size - 1 for size in base.shape]
@@ -76,7 +77,7 @@ def _moved(index: Any, start: int, step: int) -> Any:
     return ix.add(ix.scale(index, step), ix.const(start))
 
 
-def slice_bounds(size: int, arguments: tuple[Any, ...]) -> tuple[int, int]:
+def slice_bounds(size: int, arguments: Sequence[Any]) -> tuple[int, int]:
     """(start, step) of a slice of a dimension of `size`; arguments are start, end and step, each perhaps lacking."""
     start, _, step = (*arguments, None, None, None)[:3]
     begin, _, stride = slice(start, None, step).indices(size)
@@ -85,26 +86,26 @@ def slice_bounds(size: int, arguments: tuple[Any, ...]) -> tuple[int, int]:
 
 @lowers(aten.slice.Tensor)
 def sliced(context: Context, node: fx.Node) -> Value:
-    base = context.lazy(node.args[0])
-    axis = int(node.args[1]) % len(base.shape) if len(node.args) > 1 else 0  # type: ignore[arg-type]
-    start, step = slice_bounds(base.shape[axis], node.args[2:])
+    base = context.lazy(args_of(node)[0])
+    axis = int(args_of(node)[1]) % len(base.shape) if len(args_of(node)) > 1 else 0
+    start, step = slice_bounds(base.shape[axis], args_of(node)[2:])
     return narrowed(base, axis, start, shape_of(node), step)
 
 
 @lowers(aten.select.int)
 def select(context: Context, node: fx.Node) -> Value:
-    base, axis, at = context.lazy(node.args[0]), node.args[1], node.args[2]
-    axis = axis % len(base.shape)  # type: ignore[operator, assignment]
-    position = ix.const(at % base.shape[axis])  # type: ignore[operator, index]
-    return view(base, shape_of(node), lambda at: [*at[:axis], position, *at[axis:]])  # type: ignore[misc]
+    base, axis, at = context.lazy(args_of(node)[0]), args_of(node)[1], args_of(node)[2]
+    axis = axis % len(base.shape)
+    position = ix.const(at % base.shape[axis])
+    return view(base, shape_of(node), lambda at: [*at[:axis], position, *at[axis:]])
 
 
 @lowers(aten.split_with_sizes.default, aten.split.Tensor, aten.unbind.int, aten.chunk.default)
 def split(context: Context, node: fx.Node) -> Result:
     """Pieces along one axis; those of unbind lose it."""
-    base = context.lazy(node.args[0])
+    base = context.lazy(args_of(node)[0])
     position = 1 if node.target is aten.unbind.int else 2
-    axis = int(node.args[position]) % len(base.shape) if len(node.args) > position else 0  # type: ignore[arg-type]
+    axis = int(args_of(node)[position]) % len(base.shape) if len(args_of(node)) > position else 0
     pieces, start = [], 0
     for made in node.meta["val"]:
         shape = tuple(made.shape)
@@ -116,6 +117,8 @@ def split(context: Context, node: fx.Node) -> Result:
 
 @lowers(operator.getitem)
 def getitem(context: Context, node: fx.Node) -> Value:
-    made = context.values[node.args[0]]  # type: ignore[index]
+    source, place = args_of(node)
+    made = context.values[source]
     assert isinstance(made, tuple)
-    return made[node.args[1]]  # type: ignore[index]
+    found: Value = made[place]
+    return found
