@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from executor.file import Blob, WeightData, write
-from executor.manifest import Leaf, Method, State, Symbol
 
 from executor import ir, ir_json, targets, trees
+from executor.file import Blob, WeightData, write
+from executor.manifest import Leaf, Method, State, Symbol
 
 SCALE_AND_COUNT = """
 #include <stdint.h>

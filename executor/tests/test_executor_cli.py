@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from executor import vectors
 from executor.cli import main
 from executor.file import Blob
 from executor.manifest import Method
-
-from executor import vectors
 
 pytestmark = pytest.mark.unit
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor.errors import DamagedFileError, FileVersionError, ManifestError, ProgramFileError
-from executor.file import HEADER, MAGIC, MAJOR, MINOR, Blob, ProgramFile, WeightData, write
-from executor.manifest import Leaf, Manifest, Method, Segment, State, Symbol, Weight
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from executor import manifest_json, trees
+from executor.errors import DamagedFileError, FileVersionError, ManifestError, ProgramFileError
+from executor.file import HEADER, MAGIC, MAJOR, MINOR, Blob, ProgramFile, WeightData, write
+from executor.manifest import Leaf, Manifest, Method, Segment, State, Symbol, Weight
 
 pytestmark = pytest.mark.unit
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from executor.errors import ManifestError
-from executor.expressions import evaluate, symbols_of
 from hypothesis import given
 from hypothesis import strategies as st
+
+from executor.errors import ManifestError
+from executor.expressions import evaluate, symbols_of
 
 pytestmark = pytest.mark.unit
 

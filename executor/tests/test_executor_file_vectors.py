@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from executor.errors import ManifestError, VerificationError
-from executor.runtime import load
-from executor.vectors import Case, Comparison, decode, encode, max_abs_diff, replay, require
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+from executor.errors import ManifestError, VerificationError
+from executor.runtime import load
+from executor.vectors import Case, Comparison, decode, encode, max_abs_diff, replay, require
 
 pytestmark = pytest.mark.unit
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from executor.errors import ManifestError, ProgramRunError
 from executor.file import ProgramFile
 from executor.interpret import Interpreter
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 pytestmark = pytest.mark.unit
 

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
+from executor import native, targets, trees
 from executor.errors import (
     DamagedFileError,
     InputError,
@@ -28,8 +30,6 @@ from executor.file import Blob
 from executor.manifest import Leaf, Method, Symbol
 from executor.native import runs_on
 from executor.runtime import Runtime, load
-
-from executor import native, targets, trees
 
 pytestmark = pytest.mark.unit
 

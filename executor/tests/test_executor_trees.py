@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from executor.errors import ManifestError, TreeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from executor import trees
+from executor.errors import ManifestError, TreeError
 
 pytestmark = pytest.mark.unit
 
