@@ -29,25 +29,25 @@ def _random(*shape: int) -> torch.Tensor:
 
 
 CASES = {
-    "add": [Case((_random(5, 37), _random(5, 37))), Case((_random(1, 1), _random(1, 1)))],
+    "add": [Case((_random(5, 37), _random(5, 37)))],
     "softmax": [Case((_random(5, 37),)), Case((_random(3, 1),))],
     "rms_norm": [Case((_random(5, 37), _random(37), 1e-6)), Case((_random(7, 64).half(), _random(64).half(), 0.1))],
     "log_prob": [Case((_random(5, 300), torch.tensor([0, 299, 7, 7, 150])))],
-    "matmul": [Case((_random(33, 70), _random(70, 20))), Case((_random(2, 3), _random(3, 5)))],
+    "matmul": [Case((_random(33, 70), _random(70, 20)))],
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_library_kernel_keeps_the_contract(name):
-    report = check_kernel(getattr(library, name), CASES[name])
+    report = check_kernel(getattr(library, name), CASES[name], target=helium.host_target())
     assert report.failed == {}
     assert report.unclaimed == {}
     assert report.ran == tuple(check.id for check in CHECKS)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_library_kernel_keeps_the_contract_with_the_features_of_this_machine(name):
-    report = check_kernel(getattr(library, name), CASES[name][:1], target=helium.host_target())
+@pytest.mark.parametrize("name", ["log_prob", "matmul"])
+def test_library_kernel_keeps_the_contract_on_the_least_machine(name):
+    report = check_kernel(getattr(library, name), CASES[name][:1])
     assert report.failed == {}
     assert report.unclaimed == {}
 
