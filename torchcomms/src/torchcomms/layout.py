@@ -22,7 +22,9 @@ def check_tensor(tensor: Tensor, device: torch.device) -> None:
 
 def check_target(tensor: Tensor) -> None:
     """Raise `InvalidCall` if writing to the tensor would write one place twice."""
-    if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+    if tensor.numel() and any(
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+    ):
         raise InvalidCall(
             f"an expanded tensor (shape {tuple(tensor.shape)}, strides {tensor.stride()}) "
             "cannot take a result: several of its elements are one; pass a clone"

@@ -53,7 +53,7 @@ class ScheduleTicket:
         except StopIteration:
             self._settle(None)
         except Exception as error:
-            self._settle(error)
+            self._fail(error)
         return self.settled
 
     def block(self, deadline: float) -> None:
@@ -64,6 +64,15 @@ class ScheduleTicket:
         except CommsTimeout as late:
             raise CommsTimeout(f"{self._operation}: {late}", missing=late.missing) from late
         except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Throw a wait's error into the schedule, which may note it; if it was the schedule's own, it has ended."""
+        try:
+            self._schedule.throw(error)
+        except Exception as raised:
+            self._settle(error if isinstance(raised, StopIteration) else raised)
+        else:
             self._settle(error)
 
     def _settle(self, error: BaseException | None) -> None:

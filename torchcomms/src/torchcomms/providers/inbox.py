@@ -8,9 +8,10 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from torchcomms.errors import CommsError, InvalidCall, MessageMismatch, UnsupportedTensor
+from torchcomms.errors import CommsError, InvalidCall, MessageMismatch, PeerFailed, UnsupportedTensor, name_ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -89,6 +90,25 @@ class Batch:
     def missing(self) -> frozenset[int]:
         """The peers of messages that are not through."""
         return frozenset(message.peer for message in self.messages if not message.done)
+
+
+def outcome(batch: Batch, failure: CommsError | None, lost: AbstractSet[int]) -> bool:
+    """Whether the batch is complete; raises its error, the group's `failure`, or that ranks are `lost`."""
+    if batch.error is None and not batch.pending:
+        return True
+    # Ranks that met the death earlier close and leave: the one that died is the cause, they are not.
+    if lost and (batch.error is None or isinstance(batch.error, PeerFailed)) and failure is None:
+        raise PeerFailed(f"{name_ranks(lost)} died: gone without a goodbye", ranks=lost)
+    if batch.error is not None:
+        raise batch.error
+    if failure is not None:
+        raise failure
+    return False
+
+
+def departure(rank: int) -> PeerFailed:
+    """The error for messages of a rank that closed its backend."""
+    return PeerFailed(f"rank {rank} closed its backend while this rank still needed it", ranks={rank})
 
 
 class Arrival:

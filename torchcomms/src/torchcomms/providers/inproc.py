@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Self
 
 from torchcomms.backend import P2P, Backend, Capabilities, Options, Store
-from torchcomms.errors import CommsAborted, CommsClosed, CommsError, CommsTimeout, NoRendezvous, PeerFailed, name_ranks
-from torchcomms.providers.inbox import Batch, Inbox
+from torchcomms.errors import CommsAborted, CommsClosed, CommsError, CommsTimeout, NoRendezvous, name_ranks
+from torchcomms.providers.inbox import Batch, Inbox, departure, outcome
 
 
 class Hub:
@@ -46,11 +46,6 @@ class Hub:
                 elif source == rank and not dead:
                     inbox.fail(departure(rank))
             self.changed.notify_all()
-
-
-def departure(rank: int) -> PeerFailed:
-    """The error for messages of a rank that closed its backend."""
-    return PeerFailed(f"rank {rank} closed its backend while this rank still needed it", ranks={rank})
 
 
 # Hubs by the id that the ranks exchange through their store; each lives as long as a rank holds it.
@@ -151,15 +146,7 @@ class InprocBackend(Backend):
 
     def outcome(self, batch: Batch) -> bool:
         """Whether the batch is complete; raises its error or the group's. Call with the hub's condition held."""
-        if batch.error is not None:
-            raise batch.error
-        if not batch.pending:
-            return True
-        if self._failure is not None:
-            raise self._failure
-        if self.hub.lost:
-            raise PeerFailed(f"{name_ranks(self.hub.lost)} died", ranks=self.hub.lost)
-        return False
+        return outcome(batch, self._failure, self.hub.lost)
 
     def lost(self) -> frozenset[int]:
         with self.hub.changed:

@@ -148,7 +148,7 @@ def reuse_after_send(world: World) -> None:
 
 def progress_by_test(world: World) -> None:
     def poll(backend: Backend) -> bool:
-        tensor, until = torch.ones(4), soon()
+        tensor, until = torch.ones(4), soon(3.0)
         ticket = backend.post([send(tensor, 1, 8) if backend.rank == 0 else recv(tensor, 0, 8)])
         while time.monotonic() < until:
             if ticket.test():

@@ -34,7 +34,7 @@ def death_named(world: World) -> None:
     expect(world.kill(2), "this world cannot kill a rank, though the backend claims to notice; give it a kill")
 
     def look(backend: Backend) -> frozenset[int]:
-        until = soon(PROMPT)
+        until = soon(2.0)
         while backend.rank != 2 and not backend.lost() and time.monotonic() < until:
             continue
         return backend.lost() if backend.rank != 2 else frozenset()

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torchcomms.backend import P2P
-from torchcomms.errors import CommsClosed, CommsError, CommsTimeout, PeerFailed, name_ranks
-from torchcomms.providers.inbox import Batch, Inbox
+from torchcomms.errors import CommsClosed, CommsError, CommsTimeout, name_ranks
+from torchcomms.providers.inbox import Batch, Inbox, departure, outcome
 from torchcomms.providers.tcp.link import Link
 
 SPIN = 20e-6  # seconds of polling before a waiter sleeps
@@ -138,15 +138,7 @@ class Engine:
                     self._poll(0.0 if now < spin_until else patience)
 
     def _outcome(self, batch: Batch) -> bool:
-        if batch.error is not None:
-            raise batch.error
-        if not batch.pending:
-            return True
-        if self._failure is not None:
-            raise self._failure
-        if self._lost:
-            raise PeerFailed(f"{name_ranks(self._lost)} died: the connection ended without a goodbye", ranks=self._lost)
-        return False
+        return outcome(batch, self._failure, self._lost)
 
     def _poll(self, patience: float) -> None:
         self._polling = True
@@ -222,11 +214,6 @@ class Engine:
         self._selector.close()
         for end in (*(link.socket for link in self._links.values()), self._wake_in, self._wake_out):
             end.close()
-
-
-def departure(rank: int) -> PeerFailed:
-    """The error for messages of a rank that closed its backend."""
-    return PeerFailed(f"rank {rank} closed its backend while this rank still needed it", ranks={rank})
 
 
 # A forked child that kept the sockets open would hide its parent's death from the others.

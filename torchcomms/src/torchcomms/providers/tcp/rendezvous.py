@@ -63,7 +63,7 @@ def connect_all(
             for peer in range(rank):
                 connections[peer] = _connect(store, f"{prefix}/{peer}", peer, rank, deadline)
             while len(connections) < size - 1:
-                _accept(listener, secret, connections, size, deadline)
+                _accept(listener, secret, connections, range(rank + 1, size), deadline)
         except BaseException:
             for connection in connections.values():
                 connection.close()
@@ -89,14 +89,14 @@ def _connect(store: Store, key: str, peer: int, rank: int, deadline: float) -> s
 
 
 def _accept(
-    listener: socket.socket, secret: bytes, connections: dict[int, socket.socket], size: int, deadline: float
+    listener: socket.socket, secret: bytes, connections: dict[int, socket.socket], awaited: range, deadline: float
 ) -> None:
     listener.settimeout(max(0.001, deadline - time.monotonic()))
     try:
         connection, _ = listener.accept()
     except TimeoutError as error:
-        raise _late(set(range(size - 1, -1, -1)) - connections.keys()) from error
-    peer = _hello(connection, secret, size)
+        raise _late(set(awaited) - connections.keys()) from error
+    peer = _hello(connection, secret, awaited)
     if peer is None or peer in connections:
         connection.close()
         return
@@ -104,7 +104,7 @@ def _accept(
     connections[peer] = connection
 
 
-def _hello(connection: socket.socket, secret: bytes, size: int) -> int | None:
+def _hello(connection: socket.socket, secret: bytes, awaited: range) -> int | None:
     connection.settimeout(PATIENCE)
     try:
         said = connection.recv(HELLO.size, socket.MSG_WAITALL)
@@ -113,7 +113,7 @@ def _hello(connection: socket.socket, secret: bytes, size: int) -> int | None:
     if len(said) < HELLO.size:
         return None
     word, peer = HELLO.unpack(said)
-    return int(peer) if secrets.compare_digest(word, secret) and peer < size else None
+    return int(peer) if secrets.compare_digest(word, secret) and peer in awaited else None
 
 
 def _late(ranks: Iterable[int]) -> CommsTimeout:
