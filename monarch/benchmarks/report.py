@@ -35,23 +35,31 @@ class Row:
 def bench(measure: str, rows: list[Row]) -> None:
     """Measure this package and its peers, and write what was seen."""
     systems = {name: run(name, measure) for name in ("monarch", *PEERS)}
+    missing = {name: seen for name, seen in systems.items() if isinstance(seen, str)}
     record: dict[str, Any] = {"measure": measure, "machine": machine(), "rows": []}
     for row in rows:
-        values = {name: summary(seen.get(row.key), row.scale) for name, seen in systems.items()}
-        record["rows"].append({"title": row.title, "unit": row.unit, "limit": row.limit, "values": values})
+        values = {
+            name: None if isinstance(seen, str) else summary(seen.get(row.key), row.scale)
+            for name, seen in systems.items()
+        }
+        facts = {"title": row.title, "unit": row.unit, "limit": row.limit}
+        record["rows"].append({**facts, "values": values, "missing": missing})
         print(line(record["rows"][-1]))
     (HERE / f"{measure}.json").write_text(json.dumps(record, indent=1) + "\n")
     write_table()
 
 
-def run(system: str, measure: str) -> dict[str, list[float]]:
-    """Samples of one system; none where it is not installed."""
+def run(system: str, measure: str) -> dict[str, list[float]] | str:
+    """Samples of one system, or why there are none."""
     python = sys.executable if system in ("monarch", "pipe") else os.environ.get(f"MONARCH_BENCH_{system.upper()}")
     if python is None:
-        return {}
+        return "absent"
     command = [python, str(HERE / "systems.py"), system, measure]
     environ = os.environ | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environ, cwd=HERE)
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, env=environ, cwd=HERE)
+    except subprocess.TimeoutExpired:
+        return f"nothing in {TIMEOUT} s"
     found = [text for text in result.stdout.splitlines() if text.startswith("{")]
     if not found:
         raise RuntimeError(f"{system} gave no result for {measure}:\n{result.stderr[-2000:]}")
@@ -83,13 +91,15 @@ def line(row: dict[str, Any]) -> str:
     values = row["values"]
     cells = [cell(values["monarch"])]
     for peer in PEERS:
-        ratio = f" ({values['monarch']['median'] / values[peer]['median']:.2f}×)" if values[peer] else ""
-        cells.append(cell(values[peer]) + ratio)
+        if values[peer] is None:
+            cells.append(row["missing"].get(peer, "–"))
+        else:
+            cells.append(f"{cell(values[peer])} ({values['monarch']['median'] / values[peer]['median']:.2f}×)")
     return f"| {row['title']}, {row['unit']} | {' | '.join(cells)} | {row['limit']} |"
 
 
-def cell(value: dict[str, float] | None) -> str:
-    return "absent" if value is None else f"{value['median']:.3g} [{value['q1']:.3g}, {value['q3']:.3g}]"
+def cell(value: dict[str, float]) -> str:
+    return f"{value['median']:.3g} [{value['q1']:.3g}, {value['q3']:.3g}]"
 
 
 def write_table() -> None:
