@@ -9,6 +9,7 @@ from forge.environments import Problem
 from forge.generation import Engine, Request, SamplingParams
 from forge.models import Decoder, DecoderConfig
 from forge.optimizer import Optimizer
+from forge.packing import pack
 from forge.samples import Episode, sample_from
 from forge.sft import FineTuner, demonstrations
 from forge.tokenizer import Tokenizer
@@ -104,6 +105,21 @@ def test_the_learning_rate_warms_up():
         optimizer.step()
         moves.append(before - float(model.weight.detach()))
     assert moves == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1], rel=1e-3)
+
+
+def test_packing_changes_no_log_probability_and_leaves_out_what_is_not_needed():
+    model = decoder()
+    lengths = [1, 9, 2, 5, 60, 3]
+    params = [SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
+    requests = [Request(TOKENIZER.encode("1=2"[: 1 + index % 3]), param) for index, param in enumerate(params)]
+    done = Engine(model, TOKENIZER, max_seq_len=100).generate(requests)
+    batch = pad([sample_from(Episode([one], {}), group=0) for one in done], torch.ones(6))
+    packed = pack(batch)
+    assert packed.token_ids.shape == (2, 61)
+    assert int((packed.segments > 0).sum()) == sum(len(one.prompt_ids) + len(one.token_ids) - 1 for one in done)
+    with torch.no_grad():
+        plain = model(batch.token_ids[:, :-1]).log_softmax(-1).gather(2, batch.token_ids[:, 1:, None]).squeeze(2)
+    assert torch.allclose(Trainer(model).logprobs(batch), plain.masked_fill(~batch.mask, 0.0), atol=1e-5)
 
 
 def test_an_all_zero_batch_trains_nothing():

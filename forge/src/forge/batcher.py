@@ -17,7 +17,7 @@ __all__ = ["Batch", "pad"]
 class Batch:
     """N samples padded on the right to T tokens; column t of all but `token_ids` is about token t + 1.
 
-    So `logits[:, :-1]`-style shifting is done here once: position t of the model predicts `token_ids[:, t + 1]`.
+    So the shift between a token and its prediction is made here, once: position t predicts `token_ids[:, t + 1]`.
     """
 
     token_ids: Tensor  # int64[N, T]; padding is pad_id, which may be any token

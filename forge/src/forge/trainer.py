@@ -15,6 +15,7 @@ from forge.kernels import LogProb, token_logprobs
 from forge.losses import PolicyLoss, kl_estimate, policy_loss
 from forge.models import Decoder
 from forge.optimizer import Optimizer
+from forge.packing import pack
 
 __all__ = ["Trainer", "forward"]
 
@@ -97,8 +98,9 @@ def forward(
 
     Only the K places meet the head and the softmax, which cost most where the vocabulary is large.
     """
-    hidden = decoder.hidden(batch.token_ids[:, :-1])[batch.mask]
-    logits = decoder.logits(hidden)
+    packed = pack(batch)
+    hidden = decoder.hidden(packed.token_ids, mask=packed.segments).flatten(0, 1)
+    logits = decoder.logits(hidden[packed.places[batch.mask]])
     chosen = token_logprobs(logits, batch.token_ids[:, 1:][batch.mask], temperature, kernel=log_prob)
     spread = chosen.new_zeros(batch.mask.shape).masked_scatter(batch.mask, chosen)
     return spread, _entropy(logits.detach() / temperature)
