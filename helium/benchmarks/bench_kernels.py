@@ -1,4 +1,4 @@
-"""Times the library against torch: eager, and torch.compile with --compile; and says what share of the roofline is reached.
+"""Times the library against torch, eager and with --compile compiled, and says what share of the roofline is reached.
 
 Run it on an idle machine: ``python benchmarks/bench_kernels.py``. It writes kernels.json and regenerates RESULTS.md.
 """
@@ -89,7 +89,8 @@ def table(rows: list[dict[str, Any]], environment: dict[str, str]) -> str:
         "# Kernels", "",
         "Milliseconds, median of all calls in 0.6 s (best in brackets); outputs are fresh. The limit is the measured",
         "roofline; the ratio is eager over ours. " + "; ".join(f"{k}: {v}" for k, v in environment.items()) + ".", "",
-        "| case | threads | ours | eager | torch.compile | ratio | limit | share |", "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| case | threads | ours | eager | torch.compile | ratio | limit | share |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for r in rows:
         ours, eager, compiled = r["ours"], r["eager"], r["compile"]

@@ -45,8 +45,9 @@ def test_block_sizes_never_change_what_is_computed(m, v, tile_m, tile_v):
 
 PIECES = [
     "x[tile_m, tile_n]", "x[tile_m, :]", "x[tile_n, tile_m]", "torch.exp(x[tile_m, tile_n])", "x[tile_m]", "x",
-    "tile_m", "x[tile_m, :].sum(-1)", "x[tile_m, tile_n].amax(1)[:, None]", "hl.zeros([tile_m, tile_n])", "n", "1.5", "None",
-    "x[tile_m, tile_n] @ x[tile_n, tile_m]", "tile_n.index", "x[tile_n.index, tile_n]", "x.size()", "[x]", "(1, 2)",
+    "tile_m", "x[tile_m, :].sum(-1)", "x[tile_m, tile_n].amax(1)[:, None]", "hl.zeros([tile_m, tile_n])", "n", "1.5",
+    "None", "x[tile_m, tile_n] @ x[tile_n, tile_m]", "tile_n.index", "x[tile_n.index, tile_n]", "x.size()", "[x]",
+    "(1, 2)",
 ]  # fmt: skip
 pieces = st.sampled_from(PIECES)
 symbols = st.sampled_from(["+", "-", "*", "/", "<", "&", "@", "%", "//", "**"])

@@ -13,7 +13,7 @@ from helium.runtime.compile import shape_of
 from helium.specialise import Bound
 
 if TYPE_CHECKING:
-    from helium.kernel import Kernel
+    from helium.decorator import Kernel
 
 _TYPES = {"float64": "float", "int64": "SymInt", "bool": "bool"}
 Operation = Callable[..., Any]

@@ -11,7 +11,7 @@ from helium.runtime import jit
 from helium.targets import host_machine, host_target
 
 if TYPE_CHECKING:
-    from helium.kernel import Kernel
+    from helium.decorator import Kernel
 
 Stage: TypeAlias = Literal["source", "ir", "llvm", "optimised", "assembly"]
 

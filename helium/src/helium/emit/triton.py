@@ -8,6 +8,7 @@ from typing import Any
 
 from helium import ir
 from helium.config import Config
+from helium.decorator import Kernel
 from helium.dtypes import BYTES
 from helium.emit.triton_body import Body
 from helium.emit.triton_helpers import HELPERS
@@ -15,7 +16,6 @@ from helium.emit.triton_parameters import Names, Parameter, Parameters, host
 from helium.emit.triton_schedule import Schedule, axes, contractions, schedule
 from helium.emit.triton_scope import Scope
 from helium.errors import UnsupportedKernel
-from helium.kernel import Kernel
 from helium.rewrite import transform
 from helium.sizes import Dim, IntArg, Size, evaluate
 from helium.specialise import Bound

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from helium.config import Config
+from helium.decorator import Kernel
 from helium.emit.triton import source
 from helium.emit.triton_launch import load
 from helium.errors import UnsupportedTarget
-from helium.kernel import Kernel
 
 KNOWN = ("cuda:80", "cuda:90", "cuda:100", "hip:gfx942")
 """Targets that are tried; others of the same spelling are handed to Triton as they are."""

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import torch
 
+from helium.decorator import Kernel
 from helium.emit.triton import source
 from helium.emit.triton_schedule import power_of_two
 from helium.errors import DeviceMismatch
-from helium.kernel import Kernel
 from helium.specialise import Bound
 
 _USABLE: Final = ("cuda", "xpu", "cpu under TRITON_INTERPRET=1")

@@ -3,7 +3,7 @@
 import torch
 
 import helium.language as hl
-from helium.kernel import kernel
+from helium.decorator import kernel
 
 
 @kernel(name="helium::log_prob_backward")

@@ -18,7 +18,7 @@ from helium.sizes import Dim, IntArg, Size, evaluate
 from helium.specialise import Bound
 
 if TYPE_CHECKING:
-    from helium.kernel import Kernel
+    from helium.decorator import Kernel
 
 Tensor = torch.Tensor
 LIMIT = 4096
