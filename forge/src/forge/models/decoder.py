@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -92,7 +92,7 @@ class Decoder(nn.Module):
     def decode(self, token_ids: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
         """`hidden` for a caller that holds its own rotary tables ([B, T, 1, head_dim] each) and cache."""
         x = self.model.embed_tokens(token_ids)
-        for layer, block in enumerate(self.model.layers):
+        for layer, block in enumerate(self.blocks):
             x = block(x, cos, sin, layer, attend)
         return self.model.norm(x)  # type: ignore[no-any-return]
 
@@ -100,6 +100,11 @@ class Decoder(nn.Module):
         """Logits f32[..., V] of hidden states [..., hidden_size]."""
         logits = F.linear(hidden, self.head)
         return logits if logits.dtype == torch.float32 else logits.float()
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The decoder's layers, first to last."""
+        return cast("list[Block]", list(self.model.layers))
 
     @property
     def head(self) -> Tensor:

@@ -20,7 +20,7 @@ def pack(decoder: Decoder) -> None:
     a flat buffer), packing again restores this; it costs nothing where nothing moved. Parameters that already lie
     one after the other, as in a flat buffer, are packed where they are.
     """
-    for block in decoder.model.layers:
+    for block in decoder.blocks:
         attention, mlp = block.self_attn, block.mlp
         attention.packed = _join((attention.q_proj, attention.k_proj, attention.v_proj))
         mlp.packed = _join((mlp.gate_proj, mlp.up_proj))
@@ -28,16 +28,16 @@ def pack(decoder: Decoder) -> None:
 
 def _join(parts: Sequence[nn.Linear]) -> tuple[Tensor, Tensor | None]:
     weight = _adjacent([part.weight for part in parts])
-    biases = [part.bias for part in parts if part.bias is not None]
+    biases = [part.bias for part in parts if isinstance(part.bias, nn.Parameter)]
     return weight, _adjacent(biases) if biases else None
 
 
-def _adjacent(parameters: Sequence[nn.Parameter]) -> Tensor:
+def _adjacent(parameters: Sequence[Tensor]) -> Tensor:
     """The parameters, concatenated on their first dimension, as one tensor over their own memory."""
     tensors = [parameter.detach() for parameter in parameters]
     if not _already(tensors):
         joined = torch.cat(tensors)
-        for parameter, part in zip(parameters, joined.split([len(tensor) for tensor in tensors]), strict=True):
+        for parameter, part in zip(parameters, torch.split(joined, [len(t) for t in tensors]), strict=True):
             parameter.data = part
         return joined
     first, rows = tensors[0], sum(len(tensor) for tensor in tensors)
