@@ -74,6 +74,18 @@ def test_offsets_are_of_64_bits():
 
 
 @pytest.mark.unit
+def test_programs_wait_before_they_read_what_they_wrote():
+    @helium.kernel()
+    def increment(x: torch.Tensor) -> torch.Tensor:
+        for tile in hl.tile(x.size(0)):
+            x[tile] = x[tile] + 1.0
+        return x
+
+    assert emitter.source(increment, torch.empty(7)).count("tl.debug_barrier()") == 2
+    assert "tl.debug_barrier()" not in text_of("softmax")
+
+
+@pytest.mark.unit
 def test_only_helpers_that_are_used_come_along():
     assert "def _larger" not in text_of("add")
     assert "def _larger" in text_of("softmax")

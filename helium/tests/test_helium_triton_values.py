@@ -137,6 +137,18 @@ def welford(x: torch.Tensor, eps: float) -> torch.Tensor:
     return out
 
 
+@helium.kernel()
+def reread(x: torch.Tensor, times: int, twice: bool) -> torch.Tensor:
+    m, n = x.size()
+    out = torch.empty_like(x)
+    for tile_m in hl.tile(m):
+        for tile_n in hl.tile(n):
+            out[tile_m, tile_n] = x[tile_m, tile_n] * times
+        row = out[tile_m, :]
+        out[tile_m, :] = torch.where(twice, row + row, row) - torch.sum(row, dim=1)[:, None]
+    return out
+
+
 def _random(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(7)).to(dtype)
 
@@ -177,6 +189,7 @@ CASES = {
     "facts": (facts, (_random(1500),)),
     "two_loops": (two_loops, (_random(5, 37),)),
     "transposed": (transposed, (_random(33, 50), _random(20, 50))),
+    "reread": (reread, (_random(5, 37), 3, True)),
     "welford": (welford, (_random(5, 1100), 1e-5)),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from helium import ir
 from helium.emit import triton_terms as terms
 from helium.emit.triton_schedule import axes
@@ -21,11 +23,13 @@ class Body:
         self._kernel, self._scope = kernel, scope
         self._parameters = scope.parameters
         self._zeroed: set[Value] = set()  # loads, whose dead lanes are 0
+        self._shared: frozenset[str] = frozenset()  # tensors that the function both reads and writes
         self._sizes: dict[Value, str] = {}  # sizes as the launcher passes them, of either integer type
 
     def grid(self, loop: ir.Loop) -> None:
         """The whole function: which block this program has, and what it does with it."""
         rest, scope = "tl.program_id(0)", self._scope
+        self._shared = frozenset(_tensors(loop, ir.Load)) & frozenset(_tensors(loop, ir.Store))
         if len(loop.axes) > 1:
             scope.emit(f"program = {rest}", loop.line)
             rest = "program"
@@ -115,6 +119,7 @@ class Body:
     # Memory.
 
     def _load(self, i: ir.Load) -> None:
+        self._settle(i)
         pointer, mask = self._access(i.tensor, i.indices, i.result.type, i.mask)
         masked = [f"mask={mask}", "other=0"] if mask else []
         self._zeroed.add(i.result)
@@ -122,10 +127,16 @@ class Body:
         self._scope.name(i.result, text, i.result.type.shape, f"{i.tensor}_tile", i.line)
 
     def _store(self, i: ir.Store) -> None:
+        self._settle(i)
         pointer, mask = self._access(i.tensor, i.indices, i.value.type, i.mask)
         value = terms.typed(self._scope.term(i.value), i.value.type.dtype).expanded(len(i.value.type.shape))
         masked = [f"mask={mask}"] if mask else []
         self._scope.emit(_call("tl.store", pointer, value.text, *masked), i.line)
+
+    def _settle(self, i: ir.Load | ir.Store) -> None:
+        """Wait for the program's other threads, which may hold lanes of the same memory."""
+        if i.tensor in self._shared:
+            self._scope.emit("tl.debug_barrier()", i.line)
 
     def _access(
         self, tensor: str, indices: tuple[ir.Index, ...], kind: TileType, mask: Value | None
@@ -242,6 +253,15 @@ class Body:
             return text
         zero = terms.typed(Term(terms.literal(0.0), literal=True), value.type.dtype).text
         return f"tl.where({along(live, dim, 2)}, {text}, {zero})"
+
+
+def _tensors(loop: ir.Loop, kind: type[ir.Load] | type[ir.Store]) -> Iterator[str]:
+    """The tensors that a loop reads, or that it writes."""
+    for i in loop.body:
+        if isinstance(i, kind):
+            yield i.tensor
+        elif isinstance(i, ir.Loop):
+            yield from _tensors(i, kind)
 
 
 def _call(function: str, *arguments: str) -> str:
