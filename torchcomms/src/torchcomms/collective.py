@@ -1,7 +1,7 @@
 """One checked collective: agree on the call, run it on dense buffers, write the results back.
 
-Short tensors start before the ranks have agreed, on private copies, so that the check costs no round trip; long ones
-start afterwards, in place.
+The fingerprint and the first data go out together, so that the check costs no round trip. Short tensors run on private
+copies and so stay as they were if the ranks do not agree; long ones run in place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchcomms.backend import Ticket
 
 TAG = -2
-SHORT = 32 << 10  # bytes of all tensors together up to which a collective starts before the check
+SHORT = 32 << 10  # bytes of all tensors together up to which a collective runs on private copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,10 @@ class Plan:
     begin: Callable[[], Ticket | None]
     targets: Sequence[Tensor]
     results: Sequence[Tensor]
-    short: bool
 
 
 def is_short(tensors: Sequence[Tensor]) -> bool:
-    """Whether a collective over these tensors starts before the check."""
+    """Whether a collective over these tensors runs on private copies."""
     return sum(tensor.nbytes for tensor in tensors) <= SHORT
 
 
@@ -56,11 +55,9 @@ def run(backend: Backend, plan: Plan, call: Call) -> Schedule:
     """The schedule of a checked collective; raises `CollectiveMismatch` if the ranks do not agree."""
     with backend.coalesce():
         arrivals, exchange = _exchange(backend, call)
-        started = plan.begin() if plan.short else None
+        started = plan.begin()
     yield exchange
     fingerprint.compare({rank: row.numpy().tobytes() for rank, row in enumerate(arrivals)})
-    if not plan.short:
-        started = plan.begin()
     if started is not None:
         yield started
     layout.unpack(plan.targets, plan.results)

@@ -110,7 +110,7 @@ class TorchComm:
         buffer = layout.dense(tensor) if sending else to_fill(tensor, short)
         call = self._call("broadcast", tensor, count=tensor.numel(), root=root)
         targets, results = ([], []) if sending else ([tensor], [buffer])
-        return self._run(Plan(call, lambda: self._backend.broadcast(buffer, root), targets, results, short), async_op)
+        return self._run(Plan(call, lambda: self._backend.broadcast(buffer, root), targets, results), async_op)
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp, async_op: bool = False) -> Work:
         """Replace `tensor` by the reduction over all ranks, on every rank."""
@@ -119,7 +119,7 @@ class TorchComm:
         short = is_short([tensor])
         buffer = in_place(tensor, short)
         call = self._call("all_reduce", tensor, count=tensor.numel(), op=op)
-        return self._run(Plan(call, lambda: self._backend.all_reduce(buffer, op), [tensor], [buffer], short), async_op)
+        return self._run(Plan(call, lambda: self._backend.all_reduce(buffer, op), [tensor], [buffer]), async_op)
 
     def reduce(self, tensor: Tensor, root: int, op: ReduceOp, async_op: bool = False) -> Work:
         """Replace `tensor` of rank `root` by the reduction over all ranks; the others' stay as they are."""
@@ -130,7 +130,7 @@ class TorchComm:
         buffer = in_place(tensor, short)
         call = self._call("reduce", tensor, count=tensor.numel(), root=root, op=op)
         targets, results = ([tensor], [buffer]) if root == self.get_rank() else ([], [])
-        return self._run(Plan(call, lambda: self._backend.reduce(buffer, root, op), targets, results, short), async_op)
+        return self._run(Plan(call, lambda: self._backend.reduce(buffer, root, op), targets, results), async_op)
 
     def all_gather(self, tensors: Sequence[Tensor], tensor: Tensor, async_op: bool = False) -> Work:
         """Copy rank r's `tensor` into `tensors[r]` on every rank; counts may differ by rank."""
@@ -140,7 +140,7 @@ class TorchComm:
         short = is_short(targets)
         buffers, mine = [to_fill(target, short) for target in targets], layout.dense(tensor)
         call = self._call("all_gather", tensor, sizes=targets)
-        return self._run(Plan(call, lambda: self._backend.all_gather(buffers, mine), targets, buffers, short), async_op)
+        return self._run(Plan(call, lambda: self._backend.all_gather(buffers, mine), targets, buffers), async_op)
 
     def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], op: ReduceOp, async_op: bool = False) -> Work:
         """Reduce `inputs[r]` of all ranks into `output` of rank r; counts may differ by r."""
@@ -155,7 +155,7 @@ class TorchComm:
         def begin() -> Ticket:
             return self._backend.reduce_scatter(buffer, parts, op)
 
-        return self._run(Plan(call, begin, [output], [buffer], short), async_op)
+        return self._run(Plan(call, begin, [output], [buffer]), async_op)
 
     def all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], async_op: bool = False) -> Work:
         """Copy `inputs[r]` of rank s into `outputs[s]` of rank r; counts may differ for every pair."""
@@ -164,13 +164,11 @@ class TorchComm:
         short = is_short([*targets, *sources])
         buffers, parts = [to_fill(target, short) for target in targets], [layout.dense(source) for source in sources]
         call = self._call("all_to_all", sources[0])
-        return self._run(
-            Plan(call, lambda: self._backend.all_to_all(buffers, parts), targets, buffers, False), async_op
-        )
+        return self._run(Plan(call, lambda: self._backend.all_to_all(buffers, parts), targets, buffers), async_op)
 
     def barrier(self, async_op: bool = False) -> Work:
         """Complete on no rank before all have called it: the exchange of the fingerprints is the barrier."""
-        return self._run(Plan(self._call("barrier"), lambda: None, [], [], False), async_op)
+        return self._run(Plan(self._call("barrier"), lambda: None, [], []), async_op)
 
     def abort(self, reason: str = "abort() was called") -> None:
         """End every wait of this communicator on this rank, in all threads, with `CommsAborted`."""

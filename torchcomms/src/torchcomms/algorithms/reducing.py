@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from torchcomms.algorithms.schedule import Schedule
     from torchcomms.backend import ReduceOp
 
-LONG = 32 << 10  # bytes from which each rank reduces its share only
+LONG = 32 << 10  # bytes from which each of more than two ranks reduces its share only
 
 
 def all_reduce(group: Group, tensor: Tensor, op: ReduceOp) -> Schedule:
     """Replace `tensor` by the reduction over all ranks, on every rank."""
     check(op, tensor.dtype)
     data = flat(tensor)
-    if group.size > 1 and data.nbytes >= LONG and data.numel() >= group.size:
+    # Between two ranks whole tensors are no more bytes than shares and results, and one round less.
+    if group.size > 2 and data.nbytes >= LONG and data.numel() >= group.size:
         return _reduce_shares(group, data, op)
     return _exchange_all(group, data, op)
 
