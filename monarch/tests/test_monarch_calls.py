@@ -212,9 +212,13 @@ def test_controller_has_a_context_of_its_own() -> None:
 def test_choose_takes_the_least_loaded(procs: ProcMesh) -> None:
     mixed = procs.spawn("mixed", Mixed)
     busy = [mixed.slice(procs=rank).block.call_one() for rank in (0, 2)]
-    assert mixed.places.choose().get(LONG)["procs"] == 1
+    assert [mixed.places.choose().get(LONG)["procs"] for _ in range(3)] == [1, 1, 1]
     mixed.open_gate.call().get(LONG)
     assert [future.get(LONG) for future in busy] == [True, True]
+
+
+def test_choose_takes_turns_among_equals(counters: ActorMesh[Counter]) -> None:
+    assert [counters.where.choose().get(LONG)[1] for _ in range(4)] == [0, 1, 2, 0]
 
 
 def test_blocking_sync_endpoint_leaves_async_ones_free(procs: ProcMesh) -> None:

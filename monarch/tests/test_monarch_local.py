@@ -10,7 +10,8 @@ import pytest
 
 from monarch import ActorSpec, find_launcher
 from monarch.errors import ConstructorError, PlacementError
-from monarch.launchers.local import LocalLauncher, make
+from monarch.launchers.local import make
+from monarch.spec import Launcher
 from monarch.testing import CHECKS, check_launcher
 
 pytestmark = [pytest.mark.contract, pytest.mark.system]
@@ -35,7 +36,7 @@ def spec(**changes: Any) -> ActorSpec:
     return ActorSpec(**({"actor": Plain, "endpoints": ("seen",)} | changes))
 
 
-def launched(launcher: LocalLauncher, *specs: ActorSpec) -> None:
+def launched(launcher: Launcher, *specs: ActorSpec) -> None:
     async def main() -> None:
         try:
             await launcher.launch(*specs)

@@ -142,7 +142,7 @@ class Mesh(Protocol):
     def __getattr__(self, endpoint: str, /) -> Verbs:
         """The `Verbs` of an endpoint; AttributeError naming the endpoints that there are for any other name."""
 
-    async def stop(self) -> None:
+    def stop(self) -> Awaitable[None]:
         """End the actors; later calls fail. Idempotent."""
 
 

@@ -31,6 +31,7 @@ class Verbs(Generic[P, R]):
         self._endpoint = info.name
         self._check = checker(crew.name, info)
         self._name = f"{crew.name}.{info.name}"
+        self._turn = 0
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
         """Run on all ranks; a value from each. Over several, raises CallFailed at the first death or at the end."""
@@ -50,9 +51,10 @@ class Verbs(Generic[P, R]):
         return self._on_one(self._ranks[0], "call_one", self._pack(args, kwargs))
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Run on one rank: the one with the fewest calls under way."""
-        links = self._crew.links
-        rank = min(self._ranks, key=lambda rank: links[rank].load)
+        """Run on one rank: the one with the fewest calls under way, in turn among equals."""
+        links, first = self._crew.links, self._turn % len(self._ranks)
+        self._turn += 1
+        rank = min(self._ranks[first:] + self._ranks[:first], key=lambda rank: links[rank].load)
         return self._on_one(rank, "choose", self._pack(args, kwargs))
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:

@@ -47,10 +47,11 @@ class Wire:
     def send(self, kind: Kind, call: int, message: Packed = EMPTY, *, hold: bool = False) -> None:
         """Send, or with `hold` let it wait for more, until `flush` or the control thread's alarm."""
         with self._lock:
-            buffers = [self._outgoing.place(buffer) or buffer for buffer in message.buffers]
+            buffers = [self._outgoing.place(buffer) or buffer for buffer in message.buffers] if message.buffers else ()
             first = not self._parts
-            self._parts += encode(kind, call, message.body, buffers, self._incoming.released())
-            self._unsent += sum(map(len, self._parts[-1:]))
+            for part in encode(kind, call, message.body, buffers, self._incoming.released()):
+                self._parts.append(part)
+                self._unsent += len(part)
             if not hold or buffers or self._unsent > COALESCE:
                 self._write()
             elif first:

@@ -12,10 +12,10 @@ from typing import Any
 from monarch.errors import PlacementError
 from monarch.mesh import ActorMesh, ProcMesh
 from monarch.shape import Point
-from monarch.spec import ActorSpec, interface
+from monarch.spec import ActorSpec, Launcher, interface
 
 
-def make(*, output: bool = True, gpus: int | None = None) -> LocalLauncher:
+def make(*, output: bool = True, gpus: int | None = None) -> Launcher:
     """A launcher of its own: `output` shows what actors print, `gpus` is how many there are (None: looks)."""
     return LocalLauncher(output, len(glob.glob("/dev/nvidia[0-9]*")) if gpus is None else gpus)
 
