@@ -167,7 +167,8 @@ class Body:
         if isinstance(i, ir.Constant):
             return Term(terms.literal(i.value), literal=True)
         if isinstance(i, ir.Argument):
-            return Term(self._parameters.scalar(i.name))
+            scalar = self._parameters.scalar(i.name)
+            return Term(f"{scalar} != 0" if i.result.type.dtype == "bool" else scalar)
         if isinstance(i, ir.SizeValue):
             size = self._sizes[i.result] = self._parameters.size(i.size)
             return Term(f"tl.cast({size}, tl.int64)")

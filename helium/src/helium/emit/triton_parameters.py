@@ -68,12 +68,10 @@ class Parameters:
         return self._get(size, "size", f"{stem(size)}_size{_dim(size)}", "", host(size))
 
     def scalar(self, name: str) -> str:
-        """A number argument. Annotated, as Triton would take a float for float32."""
-        found = self._found.get(("scalar", name))
-        if found is None:
-            annotation = DTYPES[self._scalars[name].dtype]
-            found = self._found[("scalar", name)] = Parameter("scalar", name, annotation, name)
-        return found.name
+        """A number argument. Annotated, as Triton would take a float for float32; bools go as integers."""
+        dtype = self._scalars[name].dtype
+        annotation, passed = ("tl.int32", f"int({name})") if dtype == "bool" else (DTYPES[dtype], name)
+        return self._found.setdefault(("scalar", name), Parameter("scalar", name, annotation, passed)).name
 
     def block(self, extent: Extent) -> str:
         """How many lanes an extent has: a power of two."""
