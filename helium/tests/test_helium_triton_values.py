@@ -93,6 +93,30 @@ def facts(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+@helium.kernel(config=helium.Config(tile_n=16))
+def nested_facts(x: torch.Tensor) -> torch.Tensor:
+    m, n = x.size()
+    out = torch.empty_like(x)
+    for tile_m in hl.tile(m):
+        for tile_n in hl.tile(n):
+            out[tile_m, tile_n] = x[tile_m, tile_n] * tile_n.begin + tile_n.end - tile_n.id * tile_n.block_size
+    return out
+
+
+@helium.kernel()
+def restarted(x: torch.Tensor) -> torch.Tensor:
+    m, n = x.size()
+    out = torch.empty_like(x)
+    for tile_m in hl.tile(m):
+        start = torch.sum(x[tile_m, :], dim=1)
+        for tile_a in hl.tile(n):
+            acc = start
+            for tile_b in hl.tile(n):
+                acc = acc + torch.sum(x[tile_m, tile_b], dim=1)
+            out[tile_m, tile_a] = x[tile_m, tile_a] + acc[:, None]
+    return out
+
+
 @helium.kernel()
 def two_loops(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     m, n = x.size()
@@ -187,6 +211,9 @@ CASES = {
     "row_extremes of int8": (row_extremes, ((torch.arange(111) % 5 - 2).to(torch.int8).reshape(3, 37),)),
     "gather_scatter": (gather_scatter, (_random(9), torch.tensor([0, 3, 1, 8, 5]))),
     "facts": (facts, (_random(1500),)),
+    "nested_facts": (nested_facts, (_random(5, 37),)),
+    "restarted": (restarted, (_random(5, 37),)),
+    "restarted over several blocks": (restarted, (_random(3, 2100),)),
     "two_loops": (two_loops, (_random(5, 37),)),
     "transposed": (transposed, (_random(33, 50), _random(20, 50))),
     "reread": (reread, (_random(5, 37), 3, True)),

@@ -91,6 +91,8 @@ class Body:
             scope.depth += 1
             self._lanes(axis, loop.line)
         before = scope.enter(loop.body, tuple(carried.update for carried in loop.carried))
+        for carried, variable in zip(loop.carried, variables, strict=True):
+            scope.own(carried.entry, variable)
         for instruction in loop.body:
             self._instruction(instruction)
         updates = [scope.whole(carried.update) for carried in loop.carried]
@@ -101,19 +103,15 @@ class Body:
         scope.leave(before)
         scope.depth = depth
         for carried, variable in zip(loop.carried, variables, strict=True):
-            scope.bind(carried.result, Term(variable, carried.result.type.shape))
-            scope.owned.add(carried.result)
+            scope.own(carried.result, variable)
 
     def _carry(self, carried: ir.Carried, line: int) -> str:
         """The variable of a carried value, holding its initial value; that one's own if nobody else reads it."""
-        scope, initial = self._scope, carried.initial
-        if initial in scope.owned and scope.read_once(initial) and scope.term(initial).shape == initial.type.shape:
-            variable = scope.term(initial).text
-        else:
+        scope = self._scope
+        variable = scope.spare(carried.initial)
+        if variable is None:
             variable = scope.names.unique(carried.entry.hint or "carried")
-            scope.emit(f"{variable} = {scope.whole(initial)}", line)
-        scope.bind(carried.entry, Term(variable, carried.entry.type.shape))
-        scope.owned.add(carried.entry)
+            scope.emit(f"{variable} = {scope.whole(carried.initial)}", line)
         return variable
 
     # Memory.

@@ -21,8 +21,8 @@ class Scope:
     def __init__(self, parameters: Parameters, names: Names, comment: Callable[[int], str]) -> None:
         self.parameters, self.names = parameters, names
         self.helpers: set[str] = set()
-        self.owned: set[Value] = set()
-        """Values that a variable of their own holds."""
+        self._owned: dict[Value, int] = {}
+        self._body = self._bodies = 0
         self._head: list[str] = []
         self._lines: list[str] = []
         self._wholes: dict[Whole, str] = {}
@@ -44,21 +44,29 @@ class Scope:
         self._last = user_line
         self._lines += [indent + part for part in line.split("\n")]
 
-    def enter(self, body: tuple[ir.Instruction, ...], last: tuple[Value, ...]) -> frozenset[Value]:
+    def enter(self, body: tuple[ir.Instruction, ...], last: tuple[Value, ...]) -> tuple[frozenset[Value], int]:
         """Begin a body; `last` are read at its end. Gives what to hand to :meth:`leave`."""
-        before, counts = self._once, Counter(_reads(body))
+        before, counts = (self._once, self._body), Counter(_reads(body))
+        self._bodies += 1
+        self._body = self._bodies
         counts.update(last)
         inside = Counter([*(v for i in body for v in _direct(i)), *last])
         self._once = frozenset(v for v, count in counts.items() if count == 1 and inside[v] == 1)
         return before
 
-    def leave(self, before: frozenset[Value]) -> None:
+    def leave(self, before: tuple[frozenset[Value], int]) -> None:
         """End a body."""
-        self._once = before
+        self._once, self._body = before
 
-    def read_once(self, value: Value) -> bool:
-        """Whether the current body reads `value` once, and no loop in it does."""
-        return value in self._once
+    def own(self, value: Value, variable: str) -> None:
+        """Let a variable hold `value`, as a whole and nothing else."""
+        self._owned[value] = self._body
+        self.bind(value, Term(variable, value.type.shape))
+
+    def spare(self, value: Value) -> str | None:
+        """The variable of a value that may be overwritten: of this body, and read here for the last time."""
+        free = self._owned.get(value) == self._body and value in self._once
+        return self._terms[value].text if free else None
 
     def bind(self, value: Value, term: Term) -> None:
         """Let `value` be written as `term`."""
@@ -81,8 +89,10 @@ class Scope:
         """A computed value, under a name."""
         name = self.names.unique(value.hint or hint)
         self.emit(f"{name} = {text}", line)
-        self.bind(value, Term(name, shape))
-        self.owned.add(value)
+        if shape == value.type.shape:
+            self.own(value, name)
+        else:
+            self.bind(value, Term(name, shape))
 
     def lanes(self, shape: tuple[Extent, ...]) -> str:
         """A shape as Triton takes it."""
