@@ -18,7 +18,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 PEERS = ("torchmonarch", "ray", "pipe")
-TIMEOUT = 120
+TIMEOUT = 60
 
 
 @dataclass(frozen=True, slots=True)

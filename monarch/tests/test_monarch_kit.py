@@ -7,6 +7,8 @@ import copy
 import importlib
 import inspect
 import os
+import subprocess
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -270,35 +272,42 @@ def claiming(capability: str, **members: Any) -> type[Launcher]:
     return type("Claiming", (with_mesh(**members),), {"capabilities": frozenset({capability})})
 
 
+STARTED: list[subprocess.Popen[bytes]] = []
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    yield
+    end(STARTED)
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+    processes.clear()
+
+
 class Processes(claiming("processes")):  # type: ignore[misc]
     """Shows the pids of processes that it starts, and ends them on close."""
 
-    ended = True
-
     async def launch(self, *specs: Any) -> tuple[Mesh, ...]:
         meshes = await Launcher.launch(self, *specs)
-        self.started = self.__dict__.get("started", [])
         for actor in (actor for mesh in meshes for actor in mesh.actors):
-            process = await asyncio.create_subprocess_exec("sleep", "60")
-            self.started.append(process)
-            actor.pid = lambda pid=process.pid: pid
+            STARTED.append(subprocess.Popen(["sleep", "60"]))
+            actor.pid = lambda pid=STARTED[-1].pid: pid
         return meshes
 
     async def close(self) -> None:
         await Launcher.close(self)
-        for process in self.__dict__.get("started", []) if self.ended else []:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
+        end(STARTED)
 
 
 class Leaking(Processes):
-    """Ends its processes only when closed once more."""
+    """Leaves its processes."""
 
     async def close(self) -> None:
-        self.ended = self.__dict__.get("closed", False)
-        self.closed = True
-        await super().close()
+        await Launcher.close(self)
 
 
 class SamePid(Processes):
