@@ -258,6 +258,6 @@ def test_the_example_of_the_readme_runs(tmp_path):
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_examples_run(example):
-    done = command("run", "-n", "3", example)
+    done = command("run", "-n", "2", example)
     assert done.returncode == 0, done.stderr
     assert "[0] done" in done.stdout
