@@ -100,20 +100,34 @@ def pack(module: llvm.Module, shape: Shape, width: int, padded: int, depth: int,
     function, new = _function(module, name, [POINTER, I64, I64, I64, I64, POINTER])
     if new:
         c = Code(module, function)
-        count = function.args[3]
-        with c.loop(c.i64(0), count, width) as first:
-            number = c.b.sdiv(first, c.i64(width))
-            panel = c.offset(function.args[5], c.b.mul(number, c.i64(padded * depth)), shape.element)
-            {"across": _across, "along": _along, "none": _single}[unit](c, shape, padded, first, panel)
+        {"across": _across, "along": _along, "none": _single}[unit](c, shape, width, padded, depth)
         c.b.ret_void()
     return function
 
 
-def _across(c: Code, shape: Shape, padded: int, first: V, panel: V) -> None:
+def _panel(c: Code, shape: Shape, width: int, padded: int, depth: int, first: V) -> V:
+    """Where the panel whose first lane is `first` goes."""
+    number = c.b.sdiv(first, c.i64(width))
+    return c.offset(c.function.args[5], c.b.mul(number, c.i64(padded * depth)), shape.element)
+
+
+ROWS_AT_ONCE = 16
+"""Rows copied at a time where panels lie across rows: few enough pages for the translation buffer."""
+
+
+def _across(c: Code, shape: Shape, width: int, padded: int, depth: int) -> None:
     """Consecutive across the panel: copy vectors."""
-    source, _, along, count, steps, _ = c.function.args
+    count, steps = c.function.args[3], c.function.args[4]
+    with c.loop(c.i64(0), steps, ROWS_AT_ONCE) as start:
+        stop = c.minimum(c.b.add(start, c.i64(ROWS_AT_ONCE)), steps)
+        with c.loop(c.i64(0), count, width) as first:
+            _copy_rows(c, shape, padded, first, (start, stop), _panel(c, shape, width, padded, depth, first))
+
+
+def _copy_rows(c: Code, shape: Shape, padded: int, first: V, rows: tuple[V, V], panel: V) -> None:
+    source, _, along, count, _, _ = c.function.args
     masks = [run_mask(c, c.b.add(first, c.i64(o)), count, shape.lanes) for o in range(0, padded, shape.lanes)]
-    with c.loop(c.i64(0), steps) as step:
+    with c.loop(*rows) as step:
         for part, mask in enumerate(masks):
             offset = c.b.add(c.b.add(first, c.b.mul(step, along)), c.i64(part * shape.lanes))
             values = _masked(c, shape, source, offset, mask)
@@ -121,33 +135,42 @@ def _across(c: Code, shape: Shape, padded: int, first: V, panel: V) -> None:
             c.store(values, c.offset(panel, target, shape.element), shape.lanes * shape.bytes)
 
 
-def _along(c: Code, shape: Shape, padded: int, first: V, panel: V) -> None:
+def _along(c: Code, shape: Shape, width: int, padded: int, depth: int) -> None:
     """Consecutive along the depth: transpose square blocks in registers."""
-    source, across, _, count, steps, _ = c.function.args
+    source, across, _, count, _, _ = c.function.args
     last = c.b.sub(count, c.i64(1))
-    for group in range(0, padded, shape.lanes):
-        rows = []
-        for r in range(group, group + shape.lanes):
-            row = c.minimum(c.b.add(first, c.i64(r)), last)
-            rows.append(c.offset(source, c.b.mul(row, across), shape.element))
-        with c.loop(c.i64(0), steps, shape.lanes) as step:
-            mask = run_mask(c, step, steps, shape.lanes)
-            block = transpose(c, [_masked(c, shape, row, step, mask) for row in rows])
-            for j, values in enumerate(block):
-                target = c.b.add(c.b.mul(c.b.add(step, c.i64(j)), c.i64(padded)), c.i64(group))
-                c.store(values, c.offset(panel, target, shape.element), shape.lanes * shape.bytes)
+    with c.loop(c.i64(0), count, width) as first:
+        panel = _panel(c, shape, width, padded, depth, first)
+        for group in range(0, padded, shape.lanes):
+            rows = []
+            for r in range(group, group + shape.lanes):
+                row = c.minimum(c.b.add(first, c.i64(r)), last)
+                rows.append(c.offset(source, c.b.mul(row, across), shape.element))
+            _transpose_rows(c, shape, padded, group, rows, panel)
 
 
-def _single(c: Code, shape: Shape, padded: int, first: V, panel: V) -> None:
+def _transpose_rows(c: Code, shape: Shape, padded: int, group: int, rows: list[V], panel: V) -> None:
+    steps = c.function.args[4]
+    with c.loop(c.i64(0), steps, shape.lanes) as step:
+        mask = run_mask(c, step, steps, shape.lanes)
+        block = transpose(c, [_masked(c, shape, row, step, mask) for row in rows])
+        for j, values in enumerate(block):
+            target = c.b.add(c.b.mul(c.b.add(step, c.i64(j)), c.i64(padded)), c.i64(group))
+            c.store(values, c.offset(panel, target, shape.element), shape.lanes * shape.bytes)
+
+
+def _single(c: Code, shape: Shape, width: int, padded: int, depth: int) -> None:
     """Consecutive nowhere: one element at a time."""
     source, across, along, count, steps, _ = c.function.args
     last = c.b.sub(count, c.i64(1))
-    with c.loop(c.i64(0), steps) as step, c.loop(c.i64(0), c.i64(padded)) as lane:
-        row = c.minimum(c.b.add(first, lane), last)
-        offset = c.b.add(c.b.mul(row, across), c.b.mul(step, along))
-        value = c.load(c.offset(source, offset, shape.element), shape.element, shape.bytes)
-        target = c.b.add(c.b.mul(step, c.i64(padded)), lane)
-        c.store(value, c.offset(panel, target, shape.element), shape.bytes)
+    with c.loop(c.i64(0), count, width) as first:
+        panel = _panel(c, shape, width, padded, depth, first)
+        with c.loop(c.i64(0), steps) as step, c.loop(c.i64(0), c.i64(padded)) as lane:
+            row = c.minimum(c.b.add(first, lane), last)
+            offset = c.b.add(c.b.mul(row, across), c.b.mul(step, along))
+            value = c.load(c.offset(source, offset, shape.element), shape.element, shape.bytes)
+            target = c.b.add(c.b.mul(step, c.i64(padded)), lane)
+            c.store(value, c.offset(panel, target, shape.element), shape.bytes)
 
 
 def _masked(c: Code, shape: Shape, pointer: V, offset: V, mask: V) -> V:
