@@ -114,6 +114,12 @@ def test_default_blocks_follow_the_sizes():
 
 
 @pytest.mark.unit
+def test_kernels_show_their_triton():
+    assert library.softmax.to_triton(X) == text_of("softmax")
+    assert "tile_m=2," in library.softmax.to_triton(X, config=helium.Config(tile_m=2))
+
+
+@pytest.mark.unit
 def test_symbolic_specs_are_enough():
     spec = TensorSpec.contiguous(("m", "n"), "float32")
     assert "=1024," in text_of("add", spec, spec)

@@ -14,6 +14,7 @@ from torch.nn import Parameter
 from helium import contract_adapter, custom_op, ir, reference, symbolic
 from helium.config import Config
 from helium.contract import INTERFACE, Artifact, TensorSpec
+from helium.emit import triton
 from helium.explain import Explanation, Stage, explain, stage
 from helium.frontend import lower
 from helium.frontend.source import Source, read
@@ -151,6 +152,10 @@ class Kernel:
             UnsupportedKernel: The kernel cannot do without memory of a size that only symbols give.
         """
         return contract_adapter.artifact(self, args, target)
+
+    def to_triton(self, *args: Any, config: Config | None = None) -> str:
+        """The kernel as a Triton module that stands alone; tensors may be specs, and triton need not be installed."""
+        return triton.source(self, *args, config=config)
 
     def compiled(self, *args: Any) -> Compiled:
         """The native code for CPU tensors of these dtypes, ranks and kinds of strides."""

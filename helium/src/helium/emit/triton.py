@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helium import ir
 from helium.config import Config
-from helium.decorator import Kernel
 from helium.dtypes import BYTES
 from helium.emit.triton_body import Body
 from helium.emit.triton_helpers import HELPERS
@@ -20,6 +19,9 @@ from helium.rewrite import transform
 from helium.sizes import Dim, IntArg, Size, evaluate
 from helium.specialise import Bound
 from helium.types import Fixed
+
+if TYPE_CHECKING:
+    from helium.decorator import Kernel
 
 _HEADER = "import torch\nimport triton\nimport triton.language as tl\n"
 
