@@ -197,7 +197,7 @@ def buffers_for(nest: ir.Nest, size: int, seed: int = 0) -> list[np.ndarray[Any,
     return [floats, random.integers(-50, 50, SIZE), np.zeros(size, nest.parameters[2])]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(nests())
 def test_all_points_at_once_is_a_walk_from_point_to_point(made: tuple[ir.Nest, int]) -> None:
     nest, size = made

@@ -27,7 +27,7 @@ forms = st.recursive(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_a_mutated_program_runs_or_is_refused(write_program: Callable[..., Path], data: st.DataObject) -> None:
     file = ProgramFile(write_program())

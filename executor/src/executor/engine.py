@@ -54,21 +54,18 @@ class NativeMethod:
         self._outputs = (ctypes.c_void_p * len(method.outputs))()
         self._symbols = (ctypes.c_int64 * len(method.symbols))()
         self._kept = (state, weights)
-        self._dtypes = [DTYPES[leaf.dtype] for leaf in method.outputs]
         self._arena = aligned("uint8", (0,))
         self._sizes: Sizes | None = None
-        self._shapes: list[tuple[int, ...]] = []
+        self._results: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
         self._arguments: tuple[int | None, ...] = ()
 
     def __call__(self, inputs: Sequence[Array], sizes: Sizes) -> list[Array]:
         """The outputs, each a new array; ProgramRunError if the code reports an error."""
         if sizes != self._sizes:
             self._plan(sizes)
-        for index, array in enumerate(inputs):
-            self._inputs[index] = address(array)
-        outputs = [np.empty(shape, dtype) for shape, dtype in zip(self._shapes, self._dtypes, strict=True)]
-        for index, array in enumerate(outputs):
-            self._outputs[index] = address(array)
+        self._inputs[:] = [address(array) for array in inputs]
+        outputs = [np.empty(shape, dtype) for shape, dtype in self._results]
+        self._outputs[:] = [address(array) for array in outputs]
         code = self._function(*self._arguments)
         if code:
             raise ProgramRunError(self._method.name, code, dict(self._method.errors).get(code, "no text for it"))
@@ -78,7 +75,9 @@ class NativeMethod:
         """Output shapes and an arena for these sizes; kept until others come."""
         method = self._method
         values = dict(zip([symbol.name for symbol in method.symbols], sizes, strict=True))
-        self._shapes = [tuple(evaluate(dim, values) for dim in leaf.shape) for leaf in method.outputs]
+        self._results = [
+            (tuple(evaluate(dim, values) for dim in leaf.shape), DTYPES[leaf.dtype]) for leaf in method.outputs
+        ]
         needed = evaluate(method.arena, values)
         if needed > self._arena.size:
             self._arena = aligned("uint8", (needed,))
