@@ -42,8 +42,12 @@ class Monarch:
     """This package and torchmonarch, which share the words used here."""
 
     def __init__(self) -> None:
+        import monarch.actor
         from monarch.actor import Actor, endpoint, this_host
 
+        # torchmonarch's own hook would interrupt this process at the first death.
+        if hasattr(monarch.actor, "unhandled_fault_hook"):
+            monarch.actor.unhandled_fault_hook = lambda failure: None
         methods = {name: endpoint(getattr(Target, name)) for name in ("ping", "pid", "take", "hang")}
         self.cls: Any = type("Remote", (Actor,), {"__init__": Target.__init__, **methods})
         self.host: Any = this_host()
@@ -250,7 +254,11 @@ def tensor(system: Any) -> dict[str, list[float]]:
 
 def kill(system: Any) -> dict[str, list[float]]:
     system.start(4, torch=True)
-    return {"kill": [system.kill(rank) for rank in range(3)]}
+    seen: list[float] = []
+    for rank in range(3):
+        seen.append(system.kill(rank))
+        print("\n" + json.dumps({"kill": seen}), flush=True)
+    return {"kill": seen}
 
 
 def main() -> None:
