@@ -19,7 +19,7 @@ def main() -> None:
             comm.broadcast(parameter, 0)
         inputs = torch.randn(64, 8)
         targets = inputs.sum(1, keepdim=True)
-        for step in range(50):
+        for step in range(20):
             loss = torch.nn.functional.mse_loss(model(inputs), targets)
             optimizer.zero_grad()
             loss.backward()
@@ -28,7 +28,7 @@ def main() -> None:
             for work in works:
                 work.wait()
             optimizer.step()
-            if comm.get_rank() == 0 and step % 10 == 0:
+            if comm.get_rank() == 0 and step % 5 == 0:
                 print(f"step {step}: loss {loss.item():.4f}")
         replicas = [torch.empty_like(model.weight) for _ in range(comm.get_size())]
         comm.all_gather(replicas, model.weight)
