@@ -331,8 +331,7 @@ import sys
 import executor
 executor_only = [name for name in ("numpy", "torch") if name in sys.modules]
 assert not executor_only, executor_only
-from executor.runtime import load
-runtime = load(sys.argv[1])
+runtime = executor.load(sys.argv[1])
 loaded = [name for name in ("numpy", "torch") if name in sys.modules]
 assert not loaded, loaded
 sys.modules["torch"] = None
