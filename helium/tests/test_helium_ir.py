@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import helium
+import helium.language as hl
 from helium import library
 from helium.config import Config
 from helium.rewrite import transform
@@ -69,3 +70,24 @@ def test_an_equality_gives_two_sizes_one_name():
     loops = text[text.index("grid") :]
     assert "weight[:weight.0]" in loops
     assert "x.1" not in loops
+
+
+@helium.kernel()
+def added_product(x, y):
+    out = torch.empty([x.size(0), y.size(1)])
+    for tile_m, tile_n in hl.tile([x.size(0), y.size(1)]):
+        acc = hl.full([tile_m, tile_n], 1.0)
+        for tile_k in hl.tile(x.size(1)):
+            acc += x[tile_m, tile_k] @ y[tile_k, tile_n]
+        out[tile_m, tile_n] = torch.relu(acc)
+    return out
+
+
+@pytest.mark.unit
+def test_a_sum_with_a_product_becomes_an_accumulating_product():
+    x, y = torch.randn(30, 40), torch.randn(40, 50)
+    text = str(added_product.lower(x, y))
+    assert "dot(" in text
+    assert "add(" not in text
+    for got in (added_product(x, y), added_product.reference(x, y)):
+        torch.testing.assert_close(got, torch.relu(1 + x @ y), rtol=1e-5, atol=1e-5)

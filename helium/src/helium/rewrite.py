@@ -1,4 +1,4 @@
-"""Rewrite rules on the IR that need no schedule: equal sizes get one name, values that nothing uses go."""
+"""Rewrite rules on the IR that need no schedule: one name for equal sizes, sums into products, no dead values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Node = TypeVar("Node")
 
 
 def simplify(kernel: ir.Kernel) -> ir.Kernel:
-    """`kernel` with one name for each size that guards prove equal, and without dead instructions."""
+    """`kernel` with one name for each size that guards prove equal, sums taken into products, and nothing dead."""
     names = _equal_sizes(kernel.guards)
     outputs = tuple(replace(o, shape=tuple(names.get(s, s) for s in o.shape)) for o in kernel.outputs)
-    loops = tuple(map(_without_dead, transform(kernel.loops, lambda node: names.get(cast(Size, node), node))))
+    loops = transform(kernel.loops, lambda node: names.get(cast(Size, node), node))
+    loops = tuple(_without_dead(_accumulating(loop)) for loop in loops)
     return replace(kernel, loops=loops, outputs=outputs)
 
 
@@ -71,6 +72,24 @@ def _equal_sizes(guards: tuple[ir.Guard, ...]) -> dict[Size, Size]:
             elif left != right and isinstance(left, (Dim, IntArg)) and isinstance(right, Const):
                 names[left] = right
     return {size: find(size) for size in names}
+
+
+def _accumulating(loop: ir.Loop) -> ir.Loop:
+    """``acc + left @ right`` as a product that starts from acc, where the bare product serves nothing else."""
+    products = {i.result: i for i in loop.body if isinstance(i, ir.Dot) and i.accumulator is None}
+    uses = list(operands(loop))
+    products = {value: dot for value, dot in products.items() if uses.count(value) == 1}
+    return replace(loop, body=tuple(_accumulated(i, products) for i in loop.body))
+
+
+def _accumulated(i: ir.Instruction, products: dict[Value, ir.Dot]) -> ir.Instruction:
+    if isinstance(i, ir.Loop):
+        return _accumulating(i)
+    if isinstance(i, ir.Binary) and i.op == "add":
+        for value, other in ((i.right, i.left), (i.left, i.right)):
+            if value in products:
+                return replace(products[value], result=i.result, accumulator=other)
+    return i
 
 
 def _without_dead(loop: ir.Loop) -> ir.Loop:
