@@ -79,7 +79,7 @@ def test_files_that_are_none(tmp_path):
         model=st.builds(ModelConfig, path=st.text()),
         task=st.builds(
             TaskConfig,
-            options=st.dictionaries(st.text(), st.one_of(st.booleans(), st.integers(-9, 9), st.text(), st.floats(0, 1))),
+            options=st.dictionaries(st.text(), st.booleans() | st.integers(-9, 9) | st.text() | st.floats(0, 1)),
         ),
         sampling=st.builds(SamplingConfig, temperature=st.floats(0.01, 5)),
         loss=st.builds(LossConfig, clip=st.sampled_from([(), (0.1, 0.4)]), aggregate=st.sampled_from(["sequence", 9])),

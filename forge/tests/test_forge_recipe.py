@@ -121,7 +121,7 @@ def test_an_environments_error_ends_the_run_with_its_message(tmp_path):
 
 
 def test_what_cannot_run_is_refused_at_once(tmp_path):
-    with pytest.raises(ConfigError, match="package.module:Class"):
+    with pytest.raises(ConfigError, match=r"package\.module:Class"):
         run(config(tmp_path, task=TaskConfig(name="sorting")))
     with pytest.raises(ConfigError, match="nothing to train on"):
         run(config(tmp_path, task=TaskConfig(options={"digits": 1, "held_out_size": 10})))

@@ -46,7 +46,8 @@ def test_what_an_environment_says_between_turns_is_not_trained():
     first = turn([7, 8], [5, 6], version=1)
     second = turn([7, 8, 5, 6, 9, 9], [4, EOS], version=2)
     sample = sample_from(Episode([first, second], {"a": 0.25, "b": 0.5}), group=4, prompt="p")
-    assert sample.sources == (*[Source.PROMPT] * 2, *[Source.POLICY] * 2, *[Source.ENVIRONMENT] * 2, *[Source.POLICY] * 2)
+    prompt, policy, environment = Source.PROMPT, Source.POLICY, Source.ENVIRONMENT
+    assert sample.sources == (prompt, prompt, policy, policy, environment, environment, policy, policy)
     assert sample.logprobs == (0, 0, -0.5, -0.5, 0, 0, -0.5, -0.5)
     assert (sample.version, sample.completion_tokens, sample.reward) == (1, 4, 0.75)
     assert pad([sample], torch.ones(1)).mask[0].tolist() == [False, True, True, False, False, True, True]

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -67,7 +68,7 @@ class Group:
 
     interface = (1, 0)
     name = "threads"
-    here: dict = {}
+    here: ClassVar[dict] = {}
 
     @classmethod
     def open(cls, *, rank, size, store, device, epoch=0, timeout, options=None):
@@ -169,9 +170,9 @@ def test_verification_raises_for_other_weights_and_for_other_numbers():
         with pytest.raises(SyncError, match="generator 0 holds 000000000000") as caught:
             await workers.verify(wrong)
         assert (caught.value.rank, caught.value.version) == (0, 1)
-        probe = [replace(sample, logprobs=tuple(x - 0.5 for x in sample.logprobs)) for sample in receipt.loaded[0].probe]
+        moved = [replace(one, logprobs=tuple(x - 0.5 for x in one.logprobs)) for one in receipt.loaded[0].probe]
         with pytest.raises(ParityError, match="compare their kernels") as caught:
-            await workers.verify(replace(receipt, loaded=[replace(receipt.loaded[0], probe=probe)]))
+            await workers.verify(replace(receipt, loaded=[replace(receipt.loaded[0], probe=moved)]))
         assert caught.value.difference == pytest.approx(0.5, abs=1e-3)
 
     alone(body)
@@ -179,10 +180,9 @@ def test_verification_raises_for_other_weights_and_for_other_numbers():
 
 def test_an_evaluation_is_of_exactly_one_version():
     async def body(workers):
-        problems = await asyncio.to_thread(lambda: [])
         workers.version = 7
         with pytest.raises(SyncError, match="holds version 0, not 7"):
-            await workers.evaluate(problems, greedy=True)
+            await workers.evaluate([], greedy=True)
 
     alone(body)
 

@@ -81,7 +81,7 @@ class WarmUpConfig:
     batch_size: int = 64
     until: float = 0.15
     check_every: int = 5
-    lr: float = 1e-3
+    lr: float = 5e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from forge import providers
 from forge.errors import ConfigError, ProviderError
 
 if TYPE_CHECKING:
-    from torchcomms.backend import Backend
+    from torchcomms.backend import Backend, Store
 
 __all__ = ["GROUP", "MESSAGE", "WeightChannel", "checksum", "find_backend", "flatten", "host_store"]
 
@@ -39,7 +39,8 @@ class WeightChannel:
     def join(self, backend: str, *, rank: int, size: int, host: str, port: int, timeout: float) -> None:
         """Meet the other ends at the trainer's store; blocks until all `size` are there, up to `timeout` seconds."""
         store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout))
-        self._backend = find_backend(backend).open(rank=rank, size=size, store=store, device="cpu", timeout=timeout)
+        opened = find_backend(backend)
+        self._backend = opened.open(rank=rank, size=size, store=cast("Store", store), device="cpu", timeout=timeout)
 
     def send(self) -> Tensor | None:
         """Broadcast the weights and return None, or return a copy of them for a message."""
