@@ -70,6 +70,17 @@ def test_the_exported_graph_is_core_aten_and_mutates_only_its_caches(decoder: De
         torch.testing.assert_close(run(*arguments), fresh(*arguments), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")
+def test_a_decoder_that_generates_exports_its_own_parameters_and_the_same_operations(decoder: Decoder) -> None:
+    step, example = decode_step(decoder, 8)
+    before = torch.export.export(step, example, strict=False)
+    Engine(decoder, TOKENIZER)
+    with torch.no_grad():
+        after = torch.export.export(step, example, strict=False)
+    assert [str(node.target) for node in after.graph.nodes] == [str(node.target) for node in before.graph.nodes]
+    assert not after.graph_signature.lifted_tensor_constants
+
+
 def test_parameters_are_shared_with_the_decoder(decoder: Decoder) -> None:
     step, example = decode_step(decoder, 8)
     before = step(*example)

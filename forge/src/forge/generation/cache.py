@@ -83,15 +83,17 @@ class SlotCache:
         self._next += 1
         bias = self._biases()[:, :, first : self._next]
 
+        # Views for all layers at once, as making one costs about what computing with it does.
+        written = [tensor[:, :rows, :, column].unbind() for tensor in (self._keys, self._values)]
+        seen_keys = self._keys[:, :rows].flatten(1, 2)[:, :, first : column + 1].transpose(2, 3).unbind()
+        seen_values = self._values[:, :rows].flatten(1, 2)[:, :, first : column + 1].unbind()
+
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            all_keys, all_values = self._keys[layer, :rows], self._values[layer, :rows]
-            all_keys[:, :, column] = keys[:, 0]
-            all_values[:, :, column] = values[:, 0]
-            seen_keys = all_keys.flatten(0, 1)[:, first : column + 1]
-            seen_values = all_values.flatten(0, 1)[:, first : column + 1]
+            written[0][layer].copy_(keys.squeeze(1))
+            written[1][layer].copy_(values.squeeze(1))
             grouped = queries.reshape(len(bias), -1, queries.shape[-1])
-            scores = torch.baddbmm(bias, grouped, seen_keys.transpose(1, 2), alpha=self._scale)
-            return torch.bmm(scores.softmax(-1), seen_values).view(rows, 1, -1)
+            scores = torch.baddbmm(bias, grouped, seen_keys[layer], alpha=self._scale)
+            return torch.bmm(scores.softmax(-1), seen_values[layer]).view(rows, 1, -1)
 
         return attend
 
