@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import sys
@@ -123,6 +124,7 @@ def main() -> None:
             rows.append(row(name, kernel, args, peer, compiled))
             print(json.dumps(rows[-1]), flush=True)
     environment = {
+        "load average": f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
         "machine": f"{platform.machine()}, {helium.host_target()}", "python": platform.python_version(),
         "torch": torch.__version__, "helium": helium.__version__,
         "command": " ".join(["python benchmarks/bench_kernels.py", *sys.argv[1:]]),
