@@ -253,6 +253,8 @@ def tensor(system: Any) -> dict[str, list[float]]:
 
 
 def kill(system: Any) -> dict[str, list[float]]:
+    import torch  # noqa: F401 - as in spawn
+
     system.start(4, torch=True)
     seen: list[float] = []
     for rank in range(3):
