@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from executor.compiler import index
 from hypothesis import given
 from hypothesis import strategies as st
 
 from executor import ir
+from executor.compiler import index
 
 pytestmark = pytest.mark.unit
 
