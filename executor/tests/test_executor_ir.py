@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from executor.errors import ManifestError
 
 from executor import ir, ir_json
+from executor.errors import ManifestError
 
 pytestmark = pytest.mark.unit
 
