@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import executor
 from executor import kernels, targets
-from executor.errors import KernelError, UnsupportedError
+from executor.errors import KernelError, ProgramRunError, UnsupportedError
 
 pytestmark = pytest.mark.system
 
@@ -156,6 +156,28 @@ def test_kernels_are_linked_into_the_program(form: str, provide: Any, tmp_path: 
     for allow_code in (True, False):
         with executor.load(tmp_path / "kernel.edge", allow_code=allow_code) as runtime:
             np.testing.assert_allclose(runtime(X.numpy()), model(X).numpy(), rtol=1e-6)
+
+
+class _Opaque(Scale):
+    """Its meaning depends on its data in a way that has no loops."""
+
+    def reference(self, x: Tensor, factor: float) -> Tensor:
+        return x[x > 0] * factor
+
+
+def test_a_kernel_whose_meaning_has_no_loops_runs_compiled_and_is_never_interpreted(
+    provide: Any, tmp_path: Path
+) -> None:
+    provide(Provider(_Opaque()))
+    program = executor.compile(_Once(), (X,))
+    assert any("runs compiled only" in note for note in program.report().notes)
+    assert program.verify()
+    program.save(tmp_path / "kernel.edge")
+    with (
+        executor.load(tmp_path / "kernel.edge", allow_code=False) as runtime,
+        pytest.raises(ProgramRunError, match="edgetest::scale runs compiled only"),
+    ):
+        runtime(X.numpy())
 
 
 class _Once(nn.Module):

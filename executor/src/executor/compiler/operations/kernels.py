@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from executor import kernels
+from executor import ir, kernels
 from executor.compiler import index as ix
 from executor.compiler.builder import Builder, ExternalCall
 from executor.compiler.dtypes import name_of
 from executor.compiler.exporting import export
 from executor.compiler.link import symbol_of
 from executor.compiler.lower import CUSTOM, Context, Result, args_of, operation_of, origin_of, source_of, whole_of
-from executor.compiler.values import Lazy
-from executor.errors import KernelError, UnsupportedError
+from executor.compiler.values import Lazy, Origin, cast
+from executor.errors import CompileError, KernelError, UnsupportedError
 
 
 def lower_custom(context: Context, node: fx.Node) -> Result:
@@ -83,8 +83,22 @@ def _reference_builder(
         builder.buffer(f"p{place}", "parameter", spec.dtype, spec.shape, place)
         for place, spec in enumerate(outputs, len(inputs))
     ]
-    _reference(builder, context, node, kernel, inputs, results)
+    try:
+        _reference(builder, context, node, kernel, inputs, results)
+    except CompileError as error:
+        assert context.kernels is not None
+        context.kernels.note(f"{kernel.name}: runs compiled only, as its reference makes no loops ({error})"[:300])
+        _refuse(builder, kernel.name, results[0])
     return builder
+
+
+def _refuse(builder: Builder, name: str, result: int) -> None:
+    """Loops that stop with an error, so that an interpreter never goes on with wrong numbers."""
+    builder.steps.clear()
+    code = builder.code(f"{name} runs compiled only: load the program with allow_code=True")
+    slot = builder.slots[result]
+    nowhere = ir.Check(ix.const(0), 0, False, code)
+    builder.nest((), [ir.Store(result, (), nowhere, cast(ix.const(0), "int64", slot.dtype))], Origin(name))
 
 
 class _Reference(nn.Module):
