@@ -130,7 +130,7 @@ def main(turns: int) -> None:
         },
     ]
     title = f"Sampling {BATCH} × {NEW} tokens, 2-layer width-128 Llama, one thread, CPU time"
-    record("bench_generation", title, rows, seconds=seconds)
+    record("generation", title, rows, seconds=seconds)
 
 
 if __name__ == "__main__":
