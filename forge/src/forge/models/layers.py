@@ -60,7 +60,7 @@ class Norm(nn.Module):
 
     def _with_few_operations(self, x: Tensor) -> Tensor:
         """The same in half the operations that torch needs on CPU, where it has no fused one."""
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return x * length.square_().mul_(1.0 / x.shape[-1]).add_(self.eps).rsqrt_() * self.weight
 
 
