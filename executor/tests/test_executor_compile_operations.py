@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import executor
+from executor import ir
 
 pytestmark = pytest.mark.system
 
@@ -218,6 +219,16 @@ def test_outputs_equal_eager(name: str, tmp_path: Path) -> None:
             _compare(runtime(*inputs), expected, f"{'compiled' if allow_code else 'interpreted'}")
     if name == "long":
         assert len(program.ir.methods[0].block.steps) == 1
+
+
+def test_equal_subexpressions_are_computed_once() -> None:
+    def twice(x: Tensor, y: Tensor) -> Tensor:
+        return torch.relu(x @ y + 1) + torch.relu(x @ y + 1.0) + torch.relu(x @ y + 1)
+
+    program = executor.compile(_Function(twice), (torch.ones(2, 3), torch.ones(3, 4)))
+    nests = [function for function in program.ir.functions if isinstance(function, ir.Nest)]
+    assert sum(isinstance(statement, ir.Dot) for nest in nests for statement in nest.body) == 1
+    assert program.verify()
 
 
 def _compare(came: Any, due: Any, where: str) -> None:

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from executor import kernels
+from executor.compiler.duplicates import without_duplicates
 from executor.errors import CompileError
 
 aten = torch.ops.aten
 
 # These have loops of their own, better than what torch would make of them.
-_KEPT = (aten.silu.default, aten._safe_softmax.default, aten.select_scatter.default, aten.stack.default)
+_KEPT = (
+    aten.linear.default, aten.matmul.default, aten.rms_norm.default, aten.silu.default, aten._safe_softmax.default,
+    aten.select_scatter.default, aten.stack.default, aten.transpose.int, aten.chunk.default,
+)  # fmt: skip
 
 
 def export(name: str, model: nn.Module, args: tuple[Any, ...]) -> torch.export.ExportedProgram:
@@ -32,6 +36,7 @@ def export(name: str, model: nn.Module, args: tuple[Any, ...]) -> torch.export.E
             warnings.simplefilter("ignore", DeprecationWarning)
             exported = torch.export.export(model, args, strict=False)
             decomposed: torch.export.ExportedProgram = exported.run_decompositions(table)
+        without_duplicates(decomposed.graph)
         return decomposed
     except Exception as error:
         raise CompileError(f"torch.export refuses {name!r}: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -89,7 +89,10 @@ class Context:
             cure = "write it with operations that it has (executor.compiler.operations)"
             raise UnsupportedError(f"no loops for operation {operation_of(node)}", source_of(node), cure)
         result = lowering(self, node)
-        self.values[node] = result if isinstance(result, tuple) else self._settled(result, node)
+        if isinstance(result, tuple):
+            self.values[node] = tuple(_named(value, node) for value in result)
+        else:
+            self.values[node] = self._settled(_named(result, node), node)
         for used in node.all_input_nodes:
             if self.last_use.get(used) is node:
                 self.values.pop(used, None)
@@ -98,6 +101,11 @@ class Context:
         """A value with several readers goes into memory, unless making it again costs nothing."""
         dear = isinstance(value, Pending) or value.cost > CHEAP
         return self.builder.realise(value) if dear and len(node.users) > 1 else value
+
+
+def _named(value: Value, node: fx.Node) -> Value:
+    """The value, said to come from `node` if nobody has said so."""
+    return value if value.origin.operation else replace(value, origin=origin_of(node))
 
 
 def whole_of(builder: Builder, buffer: int) -> Lazy:

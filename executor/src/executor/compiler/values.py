@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 from executor import ir
 from executor.compiler import index as ix
@@ -93,6 +93,12 @@ def view(base: Lazy, shape: Shape, back: Callable[[Indexes], Indexes]) -> Lazy:
     return replace(base, shape=shape, at=lambda at: base.at(back(at)), buffer=None)
 
 
+@overload
+def reshape(value: Lazy, shape: Shape) -> Lazy: ...
+@overload
+def reshape(value: Pending, shape: Shape) -> Pending: ...
+@overload
+def reshape(value: Value, shape: Shape) -> Value: ...
 def reshape(value: Value, shape: Shape) -> Value:
     """The same elements in the same order."""
     if isinstance(value, Pending):

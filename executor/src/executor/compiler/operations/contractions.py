@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -13,7 +14,7 @@ from executor.compiler import index as ix
 from executor.compiler.lower import Context, args_of, dtype_of, kwargs_of, lowers, origin_of, shape_of, source_of
 from executor.compiler.operations.elementwise import FLOAT, number, op
 from executor.compiler.operations.fuse import elementwise
-from executor.compiler.values import Indexes, Lazy, Pending, Shape, Value
+from executor.compiler.values import Indexes, Lazy, Pending, Shape, Value, expand, reshape, view
 from executor.errors import UnsupportedError
 
 aten = torch.ops.aten
@@ -44,22 +45,54 @@ def add_product(context: Context, node: fx.Node) -> Value:
     return elementwise(context.builder, formula, operands, shape_of(node), FLOAT, origin_of(node))
 
 
+@lowers(aten.matmul.default)
+def matmul(context: Context, node: fx.Node) -> Value:
+    """Leading dimensions are broadcast; a vector is a row on the left, a column on the right."""
+    left, right = (_plain(context, argument) for argument in args_of(node))
+    rows = left if len(left.shape) > 1 else reshape(left, (1, *left.shape))
+    columns = right if len(right.shape) > 1 else reshape(right, (*right.shape, 1))
+    batch = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
+    first, second = (expand(operand, (*batch, *operand.shape[-2:])) for operand in (rows, columns))
+    made = product(context, node, first, second, (*batch, first.shape[-2], second.shape[-1]))
+    return reshape(made, shape_of(node))
+
+
+@lowers(aten.linear.default)
+def linear(context: Context, node: fx.Node) -> Value:
+    """x @ weight.T + bias, with whatever leads in x as rows."""
+    base, weight = (_plain(context, argument) for argument in args_of(node)[:2])
+    columns, extent = weight.shape
+    rows = ix.size_of(base.shape[:-1])
+    transposed = view(weight, (extent, columns), lambda at: [at[1], at[0]])
+    made = product(context, node, reshape(base, (rows, extent)), transposed, (rows, columns))
+    if len(args_of(node)) < 3 or args_of(node)[2] is None:
+        return reshape(made, shape_of(node))
+    operands = [reshape(made, shape_of(node)), context.value(args_of(node)[2])]
+    return elementwise(
+        context.builder, lambda x, y: op("add", FLOAT, x, y), operands, shape_of(node), FLOAT, origin_of(node)
+    )
+
+
 def contract(context: Context, node: fx.Node, left: fx.Node, right: fx.Node) -> Pending:
     """left[…, m, k] @ right[…, k, n] with equal leading dimensions; a vector has no m, or no n."""
+    return product(context, node, _plain(context, left), _plain(context, right), shape_of(node))
+
+
+def product(context: Context, node: fx.Node, first: Lazy, second: Lazy, shape: Shape) -> Pending:
+    """The sums over the last axis of `first` and the one of `second` that goes with it, of `shape`."""
     if dtype_of(node) != FLOAT:
         raise UnsupportedError(f"a matrix product of {dtype_of(node)}", source_of(node), "convert it to float32 first")
-    first, second = _plain(context, left), _plain(context, right)
-    shape, extent, rows = shape_of(node), first.shape[-1], len(first.shape) > 1
+    extent, rows = first.shape[-1], len(first.shape) > 1
     batch = max(len(first.shape) - 2, 0)
     axes = [ir.Axis(axis) for axis in range(len(shape) + 1)]
     at = ([*axes[: batch + rows], axes[-1]], [*axes[:batch], axes[-1], *axes[batch + rows : -1]])
     domain, dot = _regular(first, second, at, shape, extent)
     if dot is None:
         # The left one is most often an activation, and small; the right one may be a weight.
-        first = context.realised(left)
+        first = context.builder.realise(first)
         domain, dot = _regular(first, second, at, shape, extent)
     if dot is None:
-        domain, dot = _regular(first, context.realised(right), at, shape, extent)
+        domain, dot = _regular(first, context.builder.realise(second), at, shape, extent)
     assert dot is not None, "operands in memory are regular"
     dot = _by_rows(context, dot, domain)
     reads = frozenset([dot.left.buffer, dot.right.buffer])

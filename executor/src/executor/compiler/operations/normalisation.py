@@ -109,3 +109,27 @@ def layer_norm(context: Context, node: fx.Node) -> Result:
     )
     context.builder.nest(outer, body, origin_of(node))
     return (whole(made, base.shape, FLOAT, origin_of(node)),)
+
+
+@lowers(aten.rms_norm.default)
+def rms_norm(context: Context, node: fx.Node) -> Value:
+    """x / sqrt(mean(x²) + eps) * weight over the last dimensions."""
+    given = args_of(node)
+    weight, eps = (given[place] if len(given) > place else None for place in (2, 3))
+    base, axes = _rows(context, node), len(given[1])
+    outer, inner = base.shape[: len(base.shape) - axes], base.shape[len(base.shape) - axes :]
+    at = [ir.Axis(axis) for axis in range(len(base.shape))]
+    element = base.at(at)
+    mean = op("div", FLOAT, ir.Local(0), number(ix.size_of(inner)))
+    spread = op("add", FLOAT, mean, number(torch.finfo(torch.float32).eps if eps is None else eps))
+    result: ir.Expr = op("mul", FLOAT, element, ir.Local(1))
+    if weight is not None:
+        result = op("mul", FLOAT, result, context.lazy(weight).at(at[len(outer) :]))
+    made = context.builder.temporary(FLOAT, base.shape)
+    body = (
+        ir.Reduce("sum", inner, op("mul", FLOAT, element, element), FLOAT),
+        ir.Let(op("rsqrt", FLOAT, spread), FLOAT),
+        ir.Store(made, inner, ix.linear(at, ix.contiguous(base.shape)), result),
+    )
+    context.builder.nest(outer, body, origin_of(node))
+    return whole(made, base.shape, FLOAT, origin_of(node))
