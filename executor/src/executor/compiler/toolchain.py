@@ -21,6 +21,7 @@ _FLAGS = (
     "-fno-trapping-math", "-fwrapv", "-fopenmp-simd", "-fno-semantic-interposition", "-w",
 )  # fmt: skip
 _SECONDS = 300
+ZIG = [sys.executable, "-m", "ziglang", "cc"]
 
 
 def compiler() -> list[str]:
@@ -29,7 +30,7 @@ def compiler() -> list[str]:
         if found := shutil.which(name):
             return [found]
     if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc"]
+        return ZIG
     raise ToolchainError("no C compiler: install gcc, or the package ziglang (pip install 'pentad-executor[compile]')")
 
 
@@ -41,8 +42,17 @@ def shared_object(sources: Mapping[str, str], target: Target, objects: Mapping[s
         files.update({f"{name}.o": contents for name, contents in objects.items()})
         for name, contents in files.items():
             Path(folder, name).write_bytes(contents)
-        _run([*command, *_FLAGS, *target.flags, *files, "-o", "program.so", "-lm", "-Wl,-s"], folder)
+        _run([*command, *_FLAGS, *_machine(command, target), *files, "-o", "program.so", "-lm", "-Wl,-s"], folder)
         return Path(folder, "program.so").read_bytes()
+
+
+def _machine(command: Sequence[str], target: Target) -> tuple[str, ...]:
+    """The target's flags as this compiler spells them."""
+    if command != ZIG:
+        return target.flags
+    return tuple(
+        flag.replace("-march=", "-mcpu=").replace("x86-64", "x86_64").replace("_64-v", "_64_v") for flag in target.flags
+    )
 
 
 def _run(command: Sequence[str], folder: str) -> None:
