@@ -38,5 +38,5 @@ def test_a_lacking_compiler_is_told_with_the_cure(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.system
 def test_a_failing_compiler_is_told_in_its_own_words() -> None:
-    with pytest.raises(ToolchainError, match="program.c:1"):
+    with pytest.raises(ToolchainError, match=r"program\.c:1"):
         toolchain.shared_object({"program": "int f("}, targets.resolve("host"), {})
