@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,43 @@ def _numbers(i: Tensor, j: Tensor, b: Tensor) -> dict[str, Tensor]:
         "count": b.sum() + (i > 0).sum(),
         "sign": i.sign() * i.abs() - i,
         "square": i**2,
+    }
+
+
+def _edges(x: Tensor, y: Tensor, i: Tensor, narrow: Tensor, small: Tensor) -> dict[str, Tensor]:
+    """Element-wise at the ends of a dtype: NaN, infinities, halves, the least integer."""
+    least = torch.iinfo(torch.int64).min
+    return {
+        "sign": x.sign(),
+        "absolute": x.abs(),
+        "negative": x.neg(),
+        "maximum": torch.maximum(x, y),
+        "minimum": torch.minimum(x, y),
+        "swapped": torch.maximum(y, x) + torch.minimum(y, x),
+        "clamp": x.clamp(-1.0, 1.0),
+        "clamp_min": x.clamp(min=-0.5),
+        "clamp_max": x.clamp(max=0.5),
+        "clamp_crossed": x.clamp(1.0, -1.0),
+        "clamp_nan": x.clamp(min=float("nan")),
+        "clamp_tensors": torch.clamp(x, min=y, max=y + 1),
+        "relu": F.relu(x),
+        "relu6": F.relu6(x),
+        "leaky": F.leaky_relu(x, 0.1),
+        "elu": F.elu(x),
+        "silu": F.silu(x) + F.gelu(x) + torch.tanh(x) + torch.sigmoid(x),
+        "exp": torch.exp(x),
+        "round": x.round(),
+        "whole": x.floor() + x.ceil() + x.trunc(),
+        "compare": torch.stack([x < y, x <= y, x == y, x != y, x >= y, x > y]),
+        "isnan": x.isnan(),
+        "bool": x.bool(),
+        "reduced": torch.stack([x.amax(), x.amin(), x[3:].amax(), x[3:].amin()]),
+        "places": torch.stack([x.argmax(), x.argmin()]),
+        "integers": torch.stack([i.sign(), i.abs(), i.neg(), F.relu(i)]),
+        "integer_extremes": torch.stack([torch.maximum(i, i.flip(0)), torch.minimum(i, i.flip(0)), i.clamp(-1, 3)]),
+        "least": torch.stack([(i > least).long(), i.clamp(min=least), torch.where(i < 0, least, i)]),
+        "narrow": torch.stack([narrow.sign(), narrow.abs(), narrow.neg(), narrow.clamp(-1, 3)]),
+        "small": torch.stack([small.sign(), small.neg(), small.clamp(1, 3)]),
     }
 
 
@@ -195,9 +233,18 @@ def _long(x: Tensor) -> Tensor:
     return x
 
 
+# In an order that puts a NaN after and before greater and lesser numbers, and enough of them to fill vectors.
+EDGES = torch.tensor(
+    [0.5, -0.5, math.nan, 1.5, -1.5, 2.5, -2.5, 3.5, math.inf, -math.inf, 0.0, -0.0, 7.25, -7.75, 1e30, -1e30, math.nan,
+     0.49999997, -0.49999997, 4194304.5, -8388607.5, 1e-30, math.nan, -6.5, 6.5]
+)  # fmt: skip
+LEAST = torch.tensor([-(2**63), 2**63 - 1, -(2**31), 2**31 - 1, -1, 0, 1, 5, -5])
+
+
 CASES: dict[str, Case] = {
     "floats": (_floats, (torch.linspace(-3, 3, 60).reshape(4, 15), torch.linspace(-1, 2, 15))),
     "numbers": (_numbers, (torch.arange(-8, 8), torch.arange(16).flip(0), torch.arange(16) % 3 == 0)),
+    "edges": (_edges, (EDGES, EDGES.roll(5), LEAST, LEAST.int(), torch.tensor([0, 1, 127, 128, 255]).byte())),
     "views": (_views, (torch.linspace(-2, 2, 24).reshape(2, 3, 4),)),
     "reductions": (_reductions, (torch.randn(5, 3, 4, generator=torch.manual_seed(1)), torch.tensor([3, 9, 2]))),
     "products": (_products, tuple(torch.randn(*s, generator=torch.manual_seed(2)) for s in ((2, 9, 7), (7, 19), (7,)))),

@@ -25,7 +25,8 @@ range, so an interpreter that evaluates both must clip its indexes.
     shl shr             of integers; shr keeps the sign
     eq ne lt le gt ge   to bool; isnan likewise
     where               (condition, if true, if false)
-    neg abs sign sqrt rsqrt exp exp2 expm1 log log1p log2 sin cos tan tanh sigmoid erf floor ceil trunc reciprocal
+    sign                -1, 0 or 1; of NaN it is 0
+    neg abs sqrt rsqrt exp exp2 expm1 log log1p log2 sin cos tan tanh sigmoid erf floor ceil trunc reciprocal
     round               half to even
     cast                to `dtype`: float to integer truncates, to bool is `!= 0`
 

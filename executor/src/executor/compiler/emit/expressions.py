@@ -27,6 +27,8 @@ _FLOAT_CALLS = {
 
 def literal(value: bool | int | float, dtype: str) -> str:
     """A C constant that is exactly `value` in `dtype`."""
+    if dtype == "int64" and value == -(2**63):
+        return "INT64_MIN"  # C has no negative constants, and 2**63 is none of int64
     if dtype != "float32":
         return f"INT64_C({int(value)})" if dtype == "int64" and abs(int(value)) > 2**31 - 1 else str(int(value))
     value = float(value)
@@ -188,7 +190,7 @@ def operation(name: str, dtype: str, dtypes: Sequence[str], args: Sequence[str],
         case "abs":
             return f"fabsf({args[0]})" if floats else f"{args[0]} < 0 ? -{args[0]} : {args[0]}"
         case "sign" if floats:
-            return f"{args[0]} != {args[0]} ? {args[0]} : (float)(({args[0]} > 0) - ({args[0]} < 0))"
+            return f"(float)(({args[0]} > 0) - ({args[0]} < 0))"
         case "sign":
             return f"({args[0]} > 0) - ({args[0]} < 0)"
         case "isnan":
@@ -221,7 +223,8 @@ def _extreme(name: str, floats: bool, args: Sequence[str], exprs: Sequence[ir.Ex
     first, second = args
     if not floats:
         return f"{first} {sign} {second} ? {first} : {second}"
-    if isinstance(exprs[1], ir.Const):  # a number, so that the comparison alone lets a NaN in `first` through
+    # Beside a number, which is itself, the comparison alone lets a NaN in `first` through.
+    if isinstance(exprs[1], ir.Const) and exprs[1].value == exprs[1].value:
         back = "<" if name == "max" else ">"
         return f"{first} {back} {second} ? {second} : {first}"
     return f"({first} {sign} {second}) | ({first} != {first}) ? {first} : {second}"
