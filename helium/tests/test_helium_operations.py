@@ -49,7 +49,7 @@ def test_unary_operations(name):
     if name in ("sin", "cos"):
         x = torch.where(x.isinf(), 0, x)
     expected = UNARY[name](x)
-    for got in (kernel(x), kernel.reference(x)):
+    for got in (kernel(x), kernel.interpret(x)):
         torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-7 if name in ("sin", "cos") else 0, equal_nan=True)
 
 
@@ -86,7 +86,7 @@ def test_binary_operations(name):
         return out
 
     x, y = torch.linspace(0.5, 9, 333), torch.linspace(-3, 3, 333).round()
-    for got in (apply(x, y), apply.reference(x, y)):
+    for got in (apply(x, y), apply.interpret(x, y)):
         torch.testing.assert_close(got, function(x, y), rtol=1e-6, atol=0, equal_nan=True)
 
 
@@ -122,7 +122,7 @@ def test_operators(dtype):
     ]  # fmt: skip
     expected = torch.stack([row.float() for row in rows])
     tolerance = {"rtol": 2e-2, "atol": 1e-1} if dtype == torch.bfloat16 else {"rtol": 1e-6, "atol": 1e-6}
-    for got in (operators(a, b), operators.reference(a, b)):
+    for got in (operators(a, b), operators.interpret(a, b)):
         torch.testing.assert_close(got, expected, **tolerance)
 
 
@@ -152,7 +152,7 @@ def test_reductions_along_rows(n):
         y.sum(-1), y.mean(-1), y.amax(-1), y.amin(-1), y.amax(-1), y.logsumexp(-1), y.log_softmax(-1).amin(-1),
         y.var(-1, correction=0),
     ]  # fmt: skip
-    for got in (reductions(x), reductions.reference(x)):
+    for got in (reductions(x), reductions.interpret(x)):
         torch.testing.assert_close(got, torch.stack(rows).float(), rtol=2e-6, atol=2e-4)
 
 
@@ -260,7 +260,7 @@ def test_moving_data():
     for reference in (False, True):
 
         def run(kernel, *args, reference=reference):
-            return kernel.reference(*args) if reference else kernel(*args)
+            return kernel.interpret(*args) if reference else kernel(*args)
 
         assert torch.equal(run(transposed, x), x.t())
         assert torch.equal(run(gathered, x, ids), x[ids])
@@ -278,14 +278,12 @@ def test_moving_data():
 
 @pytest.mark.unit
 def test_facts_of_blocks():
-    kernel = helium.Kernel(
-        block_facts._function, "helium::facts", backward=None, config=helium.Config(tile=16), source=None
-    )
+    kernel = helium.Kernel(block_facts._function, "helium::facts", config=helium.Config(tile=16))
     index = torch.arange(37)
     begin = index // 16 * 16
     expected = torch.stack([begin, (begin + 16).clamp(max=37), torch.full_like(index, 16), index // 16])
     assert torch.equal(kernel(torch.empty(37)), expected)
-    assert torch.equal(kernel.reference(torch.empty(37)), expected)
+    assert torch.equal(kernel.interpret(torch.empty(37)), expected)
 
 
 @pytest.mark.unit
@@ -294,4 +292,4 @@ def test_an_index_out_of_bounds_touches_nothing():
     ids = torch.tensor([0, 3, -1, 2**40, 2])
     expected = torch.stack([x[0], torch.zeros(2), torch.zeros(2), torch.zeros(2), x[2]])
     assert torch.equal(gathered(x, ids), expected)
-    assert torch.equal(gathered.reference(x, ids), expected)
+    assert torch.equal(gathered.interpret(x, ids), expected)

@@ -35,13 +35,24 @@ def cases(m, n, dtype=torch.float32, layout="dense"):
     yield library.add, (x, y), x + y
     yield library.softmax, (x,), torch.softmax(x, -1)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    scale = torch.rsqrt(x.to(torch.float32).square().mean(-1, keepdim=True) + 1e-5)
-    yield library.rms_norm, (x, weight, 1e-5), (x.float() * scale * weight.float()).to(dtype)
+    scale = torch.rsqrt(x.to(wide).square().mean(-1, keepdim=True) + 1e-5)
+    yield library.rms_norm, (x, weight, 1e-5), (x.to(wide) * scale * weight.to(wide)).to(dtype)
     yield library.matmul, (x, y.t()), (x.to(wide) @ y.t().to(wide)).to(dtype)
     if n:
         ids = torch.arange(m) * 7 % n
         expected = torch.log_softmax(x.float(), -1).gather(1, ids[:, None])[:, 0]
         yield library.log_prob, (x, ids), expected
+
+
+class Meaning(torch.nn.Module):
+    """A kernel's reference with its numbers filled in."""
+
+    def __init__(self, kernel, numbers):
+        super().__init__()
+        self.kernel, self.numbers = kernel, numbers
+
+    def forward(self, *tensors):
+        return self.kernel.reference(*tensors, *self.numbers)
 
 
 def close(got, expected, dtype, scale=1.0):
@@ -61,7 +72,7 @@ def test_shapes(shape):
 def test_dtypes(dtype):
     for kernel, args, expected in cases(5, 83, dtype):
         got = kernel(*args)
-        tolerance = torch.float32 if expected.dtype == torch.float32 or kernel is library.rms_norm else dtype
+        tolerance = torch.float32 if expected.dtype == torch.float32 else dtype
         if dtype in (torch.bfloat16, torch.float16) and kernel is not library.log_prob:
             tolerance = dtype
         close(got, expected, tolerance, scale=20)
@@ -78,7 +89,19 @@ def test_layouts(layout):
 @pytest.mark.parametrize("shape", [(1, 1), (3, 37), (17, 5)], ids=str)
 def test_the_reference_executor_agrees(shape):
     for kernel, args, expected in cases(*shape):
+        close(kernel.interpret(*args), expected, torch.float32, scale=20)
         close(kernel.reference(*args), expected, torch.float32, scale=20)
+
+
+@pytest.mark.unit
+def test_the_library_means_plain_torch_that_export_can_trace():
+    for kernel, args, _ in cases(3, 37):
+        tensors = tuple(arg for arg in args if isinstance(arg, torch.Tensor))
+        numbers = args[len(tensors) :]
+        module = Meaning(kernel, numbers)
+        exported = torch.export.export(module, tensors, strict=False)
+        assert not exported.constants
+        assert torch.equal(exported.module()(*tensors), kernel.reference(*args))
 
 
 @pytest.mark.unit

@@ -42,13 +42,20 @@ class Kernel:
     interface = INTERFACE
 
     def __init__(
-        self, function: Callable[..., Any], name: str, *, backward: Any, config: Config | None, source: str | None
+        self,
+        function: Callable[..., Any],
+        name: str,
+        *,
+        backward: Any = None,
+        config: Config | None = None,
+        meaning: Callable[..., Any] | None = None,
+        source: str | None = None,
     ) -> None:
         self.name = name
         self.config = config or Config()
         self.signature = inspect.signature(function)
         self.backward = backward
-        self._function, self._text = function, source
+        self._function, self._meaning, self._text = function, meaning, source
         self._kernels: dict[Key, ir.Kernel] = {}
         self._launcher = Launcher(self)
         self._known = self._launcher.known
@@ -177,6 +184,10 @@ class Kernel:
         return explain(self, args)
 
     def reference(self, *args: Any, **kwargs: Any) -> Any:
+        """What the kernel means in plain torch: its `meaning` where it has one, else `interpret`."""
+        return (self._meaning or self.interpret)(*args, **kwargs)
+
+    def interpret(self, *args: Any, **kwargs: Any) -> Any:
         """Run the reference executor: tile by tile in plain torch, on the CPU, with this kernel's config."""
         bound = self.bind(*args, **kwargs)
         kernel = self.lower_bound(bound)
@@ -206,7 +217,12 @@ def _axes(loop: ir.Loop) -> list[ir.Axis]:
 def kernel(function: Callable[..., Any], /) -> Kernel: ...
 @overload
 def kernel(
-    *, backward: Any = None, config: Config | None = None, name: str | None = None, source: str | None = None
+    *,
+    backward: Any = None,
+    config: Config | None = None,
+    meaning: Callable[..., Any] | None = None,
+    name: str | None = None,
+    source: str | None = None,
 ) -> Callable[[Callable[..., Any]], Kernel]: ...
 def kernel(
     function: Callable[..., Any] | None = None,
@@ -214,6 +230,7 @@ def kernel(
     *,
     backward: Any = None,
     config: Config | None = None,
+    meaning: Callable[..., Any] | None = None,
     name: str | None = None,
     source: str | None = None,
 ) -> Kernel | Callable[[Callable[..., Any]], Kernel]:
@@ -223,6 +240,8 @@ def kernel(
         backward: ``backward(grads, args, outputs) -> gradients``, one per argument of the function (None where there is
             none); makes the kernel differentiable.
         config: Block sizes by loop variable; a good default is chosen otherwise.
+        meaning: A plain torch function of the same arguments that says what the kernel computes. Give one where other
+            packages should compile the kernel's meaning too; the reference executor stands in otherwise.
         name: "namespace::kernel"; ``helium::<module>__<function>`` otherwise.
         source: The function's text, where the interpreter does not know it (``exec``).
     """
@@ -230,7 +249,7 @@ def kernel(
     def decorate(function: Callable[..., Any]) -> Kernel:
         module = function.__module__.replace(".", "_").strip("_") or "main"
         qualified = name or f"helium::{module}__{function.__name__}"
-        made = Kernel(function, qualified, backward=backward, config=config, source=source)
+        made = Kernel(function, qualified, backward=backward, config=config, meaning=meaning, source=source)
         provider.register(made)
         return made
 

@@ -29,7 +29,11 @@ def _backward(
     return log_prob_backward(grads[0], *args, outputs[0]), None
 
 
-@kernel(name="helium::log_prob", backward=_backward)
+def _meaning(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return logits.to(torch.float32).log_softmax(-1).gather(-1, ids[:, None].to(torch.int64))[:, 0]
+
+
+@kernel(name="helium::log_prob", backward=_backward, meaning=_meaning)
 def log_prob(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     """log softmax(logits[m, v])[i, ids[i]] as float32[m], in one pass over the logits (Milakov and Gimelshein, 2018).
 

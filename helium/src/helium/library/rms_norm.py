@@ -12,14 +12,15 @@ def rms_norm_backward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Of each row, the gradient of x and the row's part of the gradient of weight, still to be summed over rows."""
     m, n = x.size()
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     grad_x = torch.empty_like(x)
-    parts = torch.empty([m, n], dtype=torch.float32, device=x.device)
+    parts = torch.empty([m, n], dtype=wide, device=x.device)
     for tile_m in hl.tile(m):
-        row, g = x[tile_m, :].to(torch.float32), grad[tile_m, :].to(torch.float32)
+        row, g = x[tile_m, :].to(wide), grad[tile_m, :].to(wide)
         scale = torch.rsqrt((row * row).mean(-1, keepdim=True) + eps)
         normal = row * scale
         parts[tile_m, :] = g * normal
-        g = g * weight[:].to(torch.float32)
+        g = g * weight[:].to(wide)
         grad_x[tile_m, :] = scale * (g - normal * (g * normal).mean(-1, keepdim=True))
     return grad_x, parts
 
@@ -34,14 +35,22 @@ def _backward(
     return grad_x, parts.sum(0).to(weight.dtype), None
 
 
-@kernel(name="helium::rms_norm", backward=_backward)
+def _meaning(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    row = x.to(wide)
+    scale = torch.rsqrt((row * row).mean(-1, keepdim=True) + eps)
+    return (row * scale * weight.to(wide)).to(x.dtype)
+
+
+@kernel(name="helium::rms_norm", backward=_backward, meaning=_meaning)
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """x · weight / √(mean x² + eps) along the rows of x[m, n], with weight[n]; computed in float32 for halves."""
     m, n = x.size()
     assert weight.size(0) == n
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     out = torch.empty_like(x)
     for tile_m in hl.tile(m):
-        row = x[tile_m, :].to(torch.float32)
+        row = x[tile_m, :].to(wide)
         scale = torch.rsqrt((row * row).mean(-1, keepdim=True) + eps)
-        out[tile_m, :] = row * scale * weight[:].to(torch.float32)
+        out[tile_m, :] = row * scale * weight[:].to(wide)
     return out

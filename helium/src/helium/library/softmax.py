@@ -10,9 +10,10 @@ from helium.decorator import kernel
 def softmax_backward(grad: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """The gradient of softmax's argument: out · (grad - Σ grad·out)."""
     m, _ = out.size()
+    wide = torch.float64 if out.dtype == torch.float64 else torch.float32
     result = torch.empty_like(out)
     for tile_m in hl.tile(m):
-        g, y = grad[tile_m, :].to(torch.float32), out[tile_m, :].to(torch.float32)
+        g, y = grad[tile_m, :].to(wide), out[tile_m, :].to(wide)
         result[tile_m, :] = y * (g - (g * y).sum(-1, keepdim=True))
     return result
 
@@ -23,7 +24,11 @@ def _backward(
     return (softmax_backward(grads[0], outputs[0]),)
 
 
-@kernel(name="helium::softmax", backward=_backward)
+def _meaning(x: torch.Tensor) -> torch.Tensor:
+    return x.softmax(-1)
+
+
+@kernel(name="helium::softmax", backward=_backward, meaning=_meaning)
 def softmax(x: torch.Tensor) -> torch.Tensor:
     """exp(x - max x) / Σ exp(x - max x) along the rows of x[m, n]; computed in float32 for halves."""
     m, _ = x.size()
