@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import executor
 from executor import kernels, targets
+from executor.compiler.operations import kernels as operations
 from executor.errors import KernelError, ProgramRunError, UnsupportedError
 
 pytestmark = pytest.mark.system
@@ -158,11 +159,74 @@ def test_kernels_are_linked_into_the_program(form: str, provide: Any, tmp_path: 
             np.testing.assert_allclose(runtime(X.numpy()), model(X).numpy(), rtol=1e-6)
 
 
+class _Counting(Scale):
+    """Counts how often it is asked for its meaning."""
+
+    asked = 0
+
+    def reference(self, x: Tensor, factor: float) -> Tensor:
+        self.asked += 1
+        return x * factor
+
+
+class _Refused(_Counting):
+    """Its meaning is one that torch.export refuses."""
+
+    def reference(self, x: Tensor, factor: float) -> Tensor:
+        return super().reference(x, factor) if x.sum() > 0 else x
+
+
 class _Opaque(Scale):
     """Its meaning depends on its data in a way that has no loops."""
 
     def reference(self, x: Tensor, factor: float) -> Tensor:
         return x[x > 0] * factor
+
+
+class _Often(nn.Module):
+    """Five calls of one kind, and one of another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for step in range(5):
+            x = torch.ops.edgetest.scale(x + step, 2.0)
+        return torch.ops.edgetest.scale(x, 3.0)
+
+
+@pytest.mark.parametrize("kernels", ["auto", "none"])
+def test_a_kernel_is_asked_once_for_what_it_means_however_often_it_is_called(
+    kernels: Literal["auto", "none"], provide: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported = _counted_exports(monkeypatch)
+    provide(Provider(kernel := _Counting()))
+    executor.compile(_Once(), (X,), kernels=kernels)
+    once = kernel.asked  # export itself may run a function more than once
+    program = executor.compile({"a": (_Often(), (X,)), "b": (_Often(), (X,))}, kernels=kernels)
+    assert once >= 1
+    assert kernel.asked == once + 2 * once
+    assert exported == ["edgetest::scale"] * 3
+    assert program.verify()
+
+
+def test_torch_is_asked_once_to_export_what_it_refuses(provide: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    exported = _counted_exports(monkeypatch)
+    provide(Provider(_Refused()))
+    program = executor.compile(_Often(), (X,))
+    assert exported == ["edgetest::scale"] * 2
+    assert any("runs compiled only" in note for note in program.report().notes)
+    assert program.verify()
+
+
+def _counted_exports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the kernels whose references are exported from now on."""
+    names: list[str] = []
+    export = operations.export
+
+    def counted(name: str, *rest: Any) -> Any:
+        names.append(name)
+        return export(name, *rest)
+
+    monkeypatch.setattr(operations, "export", counted)
+    return names
 
 
 def test_a_kernel_whose_meaning_has_no_loops_runs_compiled_and_is_never_interpreted(

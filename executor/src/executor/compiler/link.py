@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from executor import kernels
-from executor.errors import KernelError
+from executor.errors import CompileError, KernelError
 
 Arguments = tuple["kernels.TensorSpec | bool | int | float", ...]
 
@@ -19,6 +22,7 @@ class Kernels:
     enabled: bool
     notes: list[str] = field(default_factory=list)
     _artifacts: dict[str, Any] = field(default_factory=dict)
+    _references: dict[tuple[str, str], torch.export.ExportedProgram | CompileError] = field(default_factory=dict)
 
     def find(self, name: str) -> Any | None:
         """The kernel of that name; None if nobody provides it."""
@@ -39,6 +43,24 @@ class Kernels:
         self._check(kernel.name, made, outputs)
         self.note(f"{kernel.name}: linked ({made.form}, {len(made.code)} bytes)")
         return self._artifacts.setdefault(made.digest, made)
+
+    def reference(
+        self, name: str, arguments: Arguments, make: Callable[[], torch.export.ExportedProgram]
+    ) -> torch.export.ExportedProgram:
+        """What kernel `name` means for `arguments`: from `make` at its first use, or the CompileError that it raised.
+
+        The graph is shared by all uses, since making it takes seconds.
+        """
+        key = (name, repr(arguments))
+        if key not in self._references:
+            try:
+                self._references[key] = make()
+            except CompileError as error:
+                self._references[key] = error
+        found = self._references[key]
+        if isinstance(found, CompileError):
+            raise found
+        return found
 
     def note(self, text: str) -> None:
         """Keep a note, once."""

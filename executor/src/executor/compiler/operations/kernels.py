@@ -13,7 +13,7 @@ from executor.compiler import index as ix
 from executor.compiler.builder import Builder, ExternalCall
 from executor.compiler.dtypes import name_of
 from executor.compiler.exporting import export
-from executor.compiler.link import symbol_of
+from executor.compiler.link import Arguments, symbol_of
 from executor.compiler.lower import CUSTOM, Context, Result, args_of, operation_of, origin_of, source_of, whole_of
 from executor.compiler.values import Lazy, Origin, cast
 from executor.errors import CompileError, KernelError, UnsupportedError
@@ -32,7 +32,7 @@ def lower_custom(context: Context, node: fx.Node) -> Result:
         )
     made = node.meta["val"]
     outputs = tuple(_spec(tensor, node) for tensor in (made if isinstance(made, tuple | list) else (made,)))
-    arguments = tuple(_spec(a.meta["val"], node) if isinstance(a, fx.Node) else a for a in args_of(node))
+    arguments = _arguments(node)
     operands = [context.realised(argument) for argument in args_of(node) if isinstance(argument, fx.Node)]
     artifact = context.kernels.artifact(kernel, arguments, outputs)
     results = [context.builder.temporary(spec.dtype, spec.shape) for spec in outputs]
@@ -56,6 +56,11 @@ def kernel_name(target: Any) -> str:
 def _spec(tensor: Tensor, node: fx.Node) -> kernels.TensorSpec:
     shape = tuple(int(size) for size in tensor.shape)
     return kernels.TensorSpec(shape, name_of(tensor.dtype, source_of(node)), ix.contiguous(shape))
+
+
+def _arguments(node: fx.Node) -> Arguments:
+    """What the kernel is called with: specs in the place of tensors."""
+    return tuple(_spec(a.meta["val"], node) if isinstance(a, fx.Node) else a for a in args_of(node))
 
 
 def _buffer(value: Lazy) -> int:
@@ -117,9 +122,8 @@ def _reference(
     builder: Builder, context: Context, node: fx.Node, kernel: Any, operands: Sequence[Lazy], results: Sequence[int]
 ) -> None:
     """Lower what the kernel means on these values, and put it into these buffers."""
-    fakes = [argument.meta["val"] for argument in args_of(node) if isinstance(argument, fx.Node)]
-    examples = [torch.zeros(tuple(fake.shape), dtype=fake.dtype) for fake in fakes]
-    exported = export(kernel.name, _Reference(kernel, args_of(node)), tuple(examples))
+    assert context.kernels is not None
+    exported = context.kernels.reference(kernel.name, _arguments(node), lambda: _exported(kernel, node))
     graph = exported.graph
     if exported.state_dict or exported.constants:
         raise KernelError(kernel.name, "its reference holds tensors of its own; they must be arguments")
@@ -131,6 +135,12 @@ def _reference(
             inner.run(step)
     for made, result in zip(output.args[0], results, strict=True):
         builder.store(inner.value(made), result)
+
+
+def _exported(kernel: Any, node: fx.Node) -> torch.export.ExportedProgram:
+    fakes = [argument.meta["val"] for argument in args_of(node) if isinstance(argument, fx.Node)]
+    examples = [torch.zeros(tuple(fake.shape), dtype=fake.dtype) for fake in fakes]
+    return export(kernel.name, _Reference(kernel, args_of(node)), tuple(examples))
 
 
 CUSTOM.append(lower_custom)
