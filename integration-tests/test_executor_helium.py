@@ -1,4 +1,4 @@
-"""A helium kernel inside a model: one node of the exported graph, compiled for the target, interpreted by its meaning."""
+"""A helium kernel inside a model: one node of the graph, compiled for the target, interpreted by its meaning."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def export_and_run(stages: Stages, folder: Path, trained: grpo.Result) -> Export
         logits_path = folder / "policy.logits.npy"
         result = run_without_torch(path, prompts, [tokenizer.eos_id], MAX_TOKENS, logits_path)
         ours = torch.from_numpy(numpy.load(logits_path))
-        due = torch.cat([eager_logits(decoder, p, t) for p, t in zip(prompts, result["tokens"], strict=True)])
+        due = eager_logits(decoder, prompts, result["tokens"])
     texts = [tokenizer.decode(tokens) for tokens in result["tokens"]]
     return Exported(
         max_abs_diff=float((ours - due).abs().max()),
@@ -111,11 +111,12 @@ def export_and_run(stages: Stages, folder: Path, trained: grpo.Result) -> Export
     )
 
 
-def eager_logits(decoder: models.Decoder, prompt: list[int], tokens: list[int]) -> torch.Tensor:
-    """The policy's own logits f32[len(tokens), V] at the positions that `tokens` were chosen from."""
-    with torch.no_grad():
-        logits = decoder(torch.tensor([prompt + tokens[:-1]]))
-    return logits[0, len(prompt) - 1 :]
+def eager_logits(decoder: models.Decoder, prompts: list[list[int]], answers: list[list[int]]) -> torch.Tensor:
+    """The policy's own logits f32[tokens, V] at the positions that the tokens of `answers` were chosen from."""
+    rows = [torch.tensor(prompt + tokens[:-1]) for prompt, tokens in zip(prompts, answers, strict=True)]
+    with torch.no_grad():  # causal: what is padded on the right changes nothing before it
+        logits = decoder(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
+    return torch.cat([row[len(p) - 1 :][: len(t)] for row, p, t in zip(logits, prompts, answers, strict=True)])
 
 
 def processes(trained: grpo.Result) -> int:
