@@ -20,7 +20,7 @@ from torchcomms import ReduceOp
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[1]
-COMMAND = [sys.executable, "-c", "from torchcomms.cli import main; main()"]
+COMMAND = "from torchcomms.cli import main; main()"
 DEADLINE = 120
 
 VICTIM = """
@@ -40,46 +40,39 @@ sys.stdin.read()
 """
 
 
-def environment(**more):
-    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+@pytest.fixture
+def command(start, tmp_path):
+    """`command(*arguments, **environment)`: a process of the command `torchcomms`."""
+    script = tmp_path / "torchcomms_command.py"
+    script.write_text(COMMAND)
+    return lambda *arguments, **env: start(script, *arguments, **env)
 
 
-def command(*arguments, **more):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=DEADLINE, env=environment(**more)
-    )
+@pytest.fixture
+def ranks(start):
+    """`ranks(size, script, *arguments)`: ranks that meet at a store of this process, as those of a launcher do."""
+    stores = []
+
+    def ranks(size, script, *arguments):
+        stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(stores[-1].port), "WORLD_SIZE": str(size)}
+        meeting["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+        return [start(script, *arguments, RANK=str(rank), **meeting) for rank in range(size)]
+
+    return ranks
 
 
-def test_one_of_four_killed_in_a_collective_is_named_by_all_survivors_at_once():
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    meeting = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    meeting["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    pipe = subprocess.PIPE
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", VICTIM],
-            env=environment(RANK=str(rank), **meeting),
-            stdin=pipe,
-            stdout=pipe,
-            text=True,
-        )
-        for rank in range(4)
-    ]
-    stop = threading.Timer(DEADLINE, lambda: [rank.kill() for rank in ranks])
-    stop.start()
-    try:
-        assert [rank.stdout.readline() for rank in ranks] == ["ready\n"] * 4
-        killed = time.time()
-        ranks[2].kill()
-        for survivor in (0, 1, 3):
-            word, names, moment = ranks[survivor].stdout.readline().split()
-            assert (word, names) == ("failed", "[2]")
-            assert float(moment) - killed < 1.0
-    finally:
-        stop.cancel()
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
+def test_one_of_four_killed_in_a_collective_is_named_by_all_survivors_at_once(ranks, tmp_path):
+    script = tmp_path / "victim.py"
+    script.write_text(VICTIM)
+    group = ranks(4, script)
+    assert [rank.stdout.readline() for rank in group] == ["ready\n"] * 4
+    killed = time.time()
+    group[2].kill()
+    for survivor in (0, 1, 3):
+        word, names, moment = group[survivor].stdout.readline().split()
+        assert (word, names) == ("failed", "[2]")
+        assert float(moment) - killed < 1.0
 
 
 def open_world(store, size=2):
@@ -145,15 +138,17 @@ comm.finalize()
 """
 
 
-def test_a_forked_child_is_refused_and_its_parent_unharmed(tmp_path):
+def test_a_forked_child_is_refused_and_its_parent_unharmed(ranks, tmp_path):
     script = tmp_path / "fork.py"
     script.write_text(FORK)
-    done = command("run", "-n", "2", script)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["[0] sum 2.0", "[1] sum 2.0"]
+    for rank in ranks(2, script):
+        written, errors = rank.communicate()
+        assert rank.returncode == 0, errors
+        assert written == "sum 2.0\n"
 
 
-def test_run_beside_torch_distributed_in_either_order(tmp_path):
+@pytest.mark.parametrize("order", ["1", "-1"])
+def test_run_beside_torch_distributed_in_either_order(ranks, tmp_path, order):
     script = tmp_path / "beside.py"
     script.write_text(
         "import sys, torch, torchcomms\n"
@@ -167,12 +162,12 @@ def test_run_beside_torch_distributed_in_either_order(tmp_path):
         "print(tensor.tolist(), flush=True)\n"
         "dist.destroy_process_group()\n"
     )
-    for order in ("1", "-1"):
-        done = command("run", "-n", "2", script, order)
-        assert sorted(done.stdout.splitlines()) == ["[0] [4.0, 4.0]", "[1] [4.0, 4.0]"], done.stderr
+    for rank in ranks(2, script, order):
+        written, errors = rank.communicate()
+        assert written == "[4.0, 4.0]\n", errors
 
 
-def test_run_says_who_failed_and_why_and_ends_the_rest(tmp_path):
+def test_run_says_who_failed_and_why_and_ends_the_rest(command, tmp_path):
     script = tmp_path / "fails.py"
     script.write_text(
         "import os, sys, time\n"
@@ -181,13 +176,14 @@ def test_run_says_who_failed_and_why_and_ends_the_rest(tmp_path):
         "time.sleep(600)\n"
     )
     done = command("run", "-n", "3", script, "--flag", "today")
+    _, errors = done.communicate()
     assert done.returncode == 1
-    assert "[1] no such luck today" in done.stderr
-    assert "rank 1 exited with code 1; its last errors:\n    no such luck today" in done.stderr
-    assert "rank 0 was killed by SIGTERM when the rest was ended" in done.stderr
+    assert "[1] no such luck today" in errors
+    assert "rank 1 exited with code 1; its last errors:\n    no such luck today" in errors
+    assert "rank 0 was killed by SIGTERM when the rest was ended" in errors
 
 
-def test_run_passes_on_a_signal_as_exit_code_and_kills_the_stubborn(tmp_path):
+def test_run_passes_on_a_signal_as_exit_code_and_kills_the_stubborn(command, tmp_path):
     script = tmp_path / "dies.py"
     script.write_text(
         "import os, signal, time\n"
@@ -200,13 +196,14 @@ def test_run_passes_on_a_signal_as_exit_code_and_kills_the_stubborn(tmp_path):
         "time.sleep(600)\n"
     )
     done = command("run", "-n", "2", "--grace", "0.2", script, FOLDER=str(tmp_path))
+    _, errors = done.communicate()
     assert done.returncode == 128 + signal.SIGKILL
-    assert "rank 0 was killed by SIGKILL" in done.stderr
-    assert "rank 1 was killed by SIGKILL when the rest was ended" in done.stderr
+    assert "rank 0 was killed by SIGKILL" in errors
+    assert "rank 1 was killed by SIGKILL when the rest was ended" in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_no_process(tmp_path, number):
+def test_an_interrupt_leaves_no_process(command, tmp_path, number):
     script = tmp_path / "waits.py"
     script.write_text(
         "import os, subprocess, sys, time\n"
@@ -214,22 +211,21 @@ def test_an_interrupt_leaves_no_process(tmp_path, number):
         "print('pids', os.getpid(), child.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
-    pipe = subprocess.PIPE
-    launcher = subprocess.Popen([*COMMAND, "run", "-n", "2", str(script)], stdout=pipe, stderr=pipe, text=True)
-    stop = threading.Timer(DEADLINE, launcher.kill)
-    stop.start()
-    try:
-        pids = [int(pid) for _ in range(2) for pid in launcher.stdout.readline().split()[2:]]
-        launcher.send_signal(number)
-        launcher.communicate(timeout=DEADLINE)
-    finally:
-        stop.cancel()
+    launcher = command("run", "-n", "2", script)
+    pids = [int(pid) for _ in range(2) for pid in launcher.stdout.readline().split()[2:]]
+    launcher.signal(number)
+    launcher.communicate()
     assert launcher.returncode == 130
     assert len(pids) == 4
-    until = time.monotonic() + 10
+    assert not survivors(pids, 10)
+
+
+def survivors(pids, seconds):
+    """Those of `pids` that still run after at most `seconds`."""
+    until = time.monotonic() + seconds
     while any(alive(pid) for pid in pids) and time.monotonic() < until:
         continue
-    assert not [pid for pid in pids if alive(pid)]
+    return [pid for pid in pids if alive(pid)]
 
 
 def alive(pid):
@@ -240,24 +236,27 @@ def alive(pid):
         return False
 
 
-def test_doctor_lists_the_backends():
+def test_doctor_lists_the_backends(command):
     done = command("doctor")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^inproc: usable: cpu tensors of every dtype", done.stdout, re.MULTILINE)
-    assert re.search(r"^tcp: usable: .*notices deaths within 50 ms", done.stdout, re.MULTILINE)
+    written, errors = done.communicate()
+    assert done.returncode == 0, errors
+    assert re.search(r"^inproc: usable: cpu tensors of every dtype", written, re.MULTILINE)
+    assert re.search(r"^tcp: usable: .*notices deaths within 50 ms", written, re.MULTILINE)
 
 
-def test_the_example_of_the_readme_runs(tmp_path):
+def test_the_example_of_the_readme_runs(command, tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     script = tmp_path / "readme.py"
     script.write_text(blocks[0])
     done = command("run", "-n", "2", script)
-    assert done.returncode == 0, done.stderr
-    assert "[0] rank 0 of 2: [1.5, 1.5, 1.5]" in done.stdout
+    written, errors = done.communicate()
+    assert done.returncode == 0, errors
+    assert "[0] rank 0 of 2: [1.5, 1.5, 1.5]" in written
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_examples_run(example):
-    done = command("run", "-n", "2", example)
-    assert done.returncode == 0, done.stderr
-    assert "[0] done" in done.stdout
+def test_examples_run(ranks, example):
+    for rank in ranks(2, example):
+        written, errors = rank.communicate()
+        assert rank.returncode == 0, errors
+        assert "done" in written
