@@ -220,6 +220,36 @@ def test_an_interrupt_leaves_no_process(command, tmp_path, number):
     assert not survivors(pids, 10)
 
 
+def test_a_killed_launcher_takes_its_ranks_with_it(command, tmp_path):
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('pid', os.getpid(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    launcher = command("run", "-n", "3", script)
+    pids = [int(launcher.stdout.readline().split()[2]) for _ in range(3)]
+    assert all(alive(pid) for pid in pids)
+    launcher.kill()
+    left = survivors(pids, 2)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+    assert launcher.wait() == -signal.SIGKILL
+
+
+def test_a_rank_whose_launcher_ended_before_it_started_does_not_start():
+    leash = [sys.executable, str(Path(torchcomms.__file__).with_name("leash.py"))]
+    started = subprocess.run(
+        [*leash, str(os.getpid()), "echo", "ran"], capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert (started.returncode, started.stdout) == (0, "ran\n")
+    orphan = subprocess.run([*leash, "1", "echo", "ran"], capture_output=True, text=True, timeout=DEADLINE)
+    assert (orphan.returncode, orphan.stdout) == (1, "")
+    assert "process 1, ended before this rank started" in orphan.stderr
+
+
 def survivors(pids, seconds):
     """Those of `pids` that still run after at most `seconds`."""
     until = time.monotonic() + seconds

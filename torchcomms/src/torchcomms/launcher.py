@@ -1,7 +1,8 @@
 """Ranks as processes of this machine: started together, their output prefixed, ended together.
 
 The launcher hosts the store, so that no rank's death takes the meeting place away. Every rank leads a process group of
-its own, so that ending it ends what it started as well.
+its own, so that ending it ends what it started as well. If the launcher itself is killed, the kernel kills the ranks
+(`leash`), though not what they started.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
@@ -24,6 +26,8 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined, unused-igno
 from torchcomms.bootstrap import HOSTED
 
 HOST = "127.0.0.1"
+# Isolated and without site: it needs only the standard library, and starts in a fiftieth of a second.
+LEASH = (sys.executable, "-I", "-S", str(Path(__file__).with_name("leash.py")))
 TICK = 0.02  # seconds between two looks at who has ended
 REMEMBERED = 5  # lines of a rank's errors that the summary repeats
 INTERRUPTED = 128 + signal.SIGINT
@@ -59,7 +63,7 @@ class Interrupt(Exception):
 def launch(command: Sequence[str], size: int, *, grace: float = 5.0) -> int:
     """Run `command` on `size` ranks; the exit code is 0, that of the first rank to fail (128 + n for signal n), or 130.
 
-    When it returns, no process that it started is left.
+    When it returns, no process that it started is left. Call it from the main thread.
     """
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     ranks: list[Rank] = []
@@ -108,7 +112,8 @@ def _start(command: Sequence[str], number: int, size: int, port: int) -> Rank:
         HOSTED: str(True),
     }
     pipe = subprocess.PIPE
-    return Rank(number, subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, start_new_session=True))
+    leashed = [*LEASH, str(os.getpid()), *command]
+    return Rank(number, subprocess.Popen(leashed, env=environment, stdout=pipe, stderr=pipe, start_new_session=True))
 
 
 def _listen(streams: selectors.BaseSelector, rank: Rank) -> None:
