@@ -74,6 +74,8 @@ def _numbers(i: Tensor, j: Tensor, b: Tensor) -> dict[str, Tensor]:
         "down": torch.div(i, 3, rounding_mode="floor") + i // 4,
         "to_zero": torch.div(i, 3, rounding_mode="trunc"),
         "true": i / 2,
+        "negative": torch.stack([i // -3, i % -3, torch.arange(16) // -3, torch.arange(16) % -3 + i]),
+        "wrapped": torch.stack([(torch.arange(16) + i * 0) * 2**61 % 7, torch.arange(16) * 2**61 // 7 + i]),
         "rest": i % 5 + torch.fmod(i, 5),
         "bits": (i & 6) | (j ^ 3),
         "shifts": (j << 2) + (i >> 1),

@@ -129,14 +129,14 @@ def expressions(draw: st.DrawFn, dtype: str, rank: int, scalars: dict[str, list[
     """An expression of `dtype` over `rank` axes and the scalars there are, by dtype."""
     leaves: list[ir.Expr] = [ir.Local(index) for index in scalars[dtype]]
     if dtype == "int64":
-        leaves += [ir.Axis(axis) for axis in range(rank)] + [ir.Size("2*n - 1"), integer(draw(st.integers(0, 9)))]
+        leaves += [ir.Axis(axis) for axis in range(rank)] + [ir.Size("2*n - 1"), integer(draw(st.integers(-9, 9)))]
     elif dtype == "float32":
         leaves.append(ir.Const(draw(st.integers(-8, 8)) / 4, dtype))
     else:
         leaves.append(ir.Const(draw(st.booleans()), dtype))
     if depth <= 0:
         return draw(st.sampled_from(leaves))
-    kind = draw(st.sampled_from(["leaf", "load", "op", "where", "compare", "cast"]))
+    kind = draw(st.sampled_from(["leaf", "load", "op", "divide", "where", "compare", "cast"]))
     below = lambda of: draw(expressions(of, rank, scalars, depth - 1))  # noqa: E731
     if kind == "leaf":
         return draw(st.sampled_from(leaves))
@@ -155,6 +155,9 @@ def expressions(draw: st.DrawFn, dtype: str, rank: int, scalars: dict[str, list[
         return op("where", inside, ir.Load(PARAMETERS[dtype], wild), below(dtype), dtype=dtype)
     if kind == "cast" and dtype == "float32":
         return op("cast", below("int64"), dtype=dtype)
+    if kind == "divide" and dtype == "int64":
+        divisor = integer(draw(st.integers(-9, 9).filter(bool)))
+        return op(draw(st.sampled_from(["idiv", "imod", "trunc_div", "fmod"])), below(dtype), divisor)
     names = ["add", "sub", "mul", "min", "max"] + (["xor", "and", "or"] if dtype == "int64" else [])
     return op(draw(st.sampled_from(names)), below(dtype), below(dtype), dtype=dtype)
 
@@ -240,6 +243,25 @@ def test_compiled_code_gives_what_the_interpreter_gives(
             np.testing.assert_allclose(first, second, rtol=1e-5, atol=1e-6 * scale, err_msg=str(made[index]))
 
     compare()
+
+
+@pytest.mark.parametrize("divisor", [-7, -3, -1, 1, 3, 7])
+def test_compiled_division_rounds_down_whatever_the_signs(divisor: int, tmp_path: Path) -> None:
+    """Of numbers, positions, their sums and products, wrapped around or not, and of what data says."""
+    axis, huge = ir.Axis(0), integer(2**61)
+    left: list[ir.Expr] = [integer(-5), integer(5), axis, op("sub", axis, integer(18)), ir.Load(1, axis)]
+    left += [op("add", axis, integer(-18)), op("mul", axis, integer(-2)), op("mul", axis, huge), op("neg", axis)]
+    left += [op("add", op("mul", axis, huge), huge), op("imod", axis, integer(-4)), op("idiv", axis, integer(-4))]
+    values = [(name, value) for value in left for name in ("idiv", "imod")]
+    stores = [ir.Store(2, (), axis, op(name, value, integer(divisor))) for name, value in values]
+    _write(tmp_path / "divisions.edge", [ir.Nest(("float32", "int64", "int64"), (37,), (s,)) for s in stores])
+    floats, integers, _ = buffers_for(ir.Nest(("float32", "int64", "int64"), (), ()), 0)
+    due = load(tmp_path / "divisions.edge", allow_code=False)(floats, integers)
+    assert due[0][0] == -5 // divisor
+    assert due[1][0] == -5 % divisor
+    with load(tmp_path / "divisions.edge") as compiled:
+        for (name, value), first, second in zip(values, compiled(floats, integers), due, strict=True):
+            np.testing.assert_array_equal(first, second, err_msg=f"{name} of {value} by {divisor}")
 
 
 def enlarged(part: Any) -> Any:

@@ -1,7 +1,8 @@
 """Index arithmetic: build int64 expressions, substitute axes, and simplify sums of products, // and %.
 
 An index is put into the form `constant + sum of coefficient * atom`, an atom being an axis, a quotient, a remainder or
-anything opaque. Extents bound the axes, which is what makes most quotients and remainders of reshapes vanish.
+anything opaque. Extents bound the axes, which is what makes most quotients and remainders of reshapes vanish. int64
+wraps around: quotients and remainders of what may do so stay as they are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from executor import ir
 Range = tuple[int, int] | None
 Terms = dict[ir.Expr, int]
 Change = Callable[[ir.Expr], ir.Expr]
+
+_LEAST, _GREATEST = -(2**63), 2**63 - 1
 
 
 def const(value: int) -> ir.Const:
@@ -135,6 +138,8 @@ class Simplifier:
         return {ir.Op("mul", "int64", (_expression(*left), _expression(*right))): 1}, 0
 
     def _quotient(self, terms: Terms, constant: int, divisor: int) -> tuple[Terms, int]:
+        if self._sum_bounds(terms, constant) is None:
+            return _quotient_atom(terms, constant, divisor), 0
         whole = {atom: factor // divisor for atom, factor in terms.items() if factor % divisor == 0}
         rest = {atom: factor for atom, factor in terms.items() if factor % divisor}
         base, left = divmod(constant, divisor)
@@ -145,6 +150,8 @@ class Simplifier:
         return _combine((whole, base), (_quotient_atom(coarse, left // grain, divisor // grain), 0), 1)
 
     def _remainder(self, terms: Terms, constant: int, divisor: int) -> tuple[Terms, int]:
+        if self._sum_bounds(terms, constant) is None:
+            return _remainder_atom(terms, constant, divisor, 1), 0
         rest = {atom: factor % divisor for atom, factor in terms.items() if factor % divisor}
         left = constant % divisor
         if self._within(rest, left, divisor):
@@ -169,6 +176,7 @@ class Simplifier:
         return bounds is not None and bounds[0] >= 0 and bounds[1] < limit
 
     def _sum_bounds(self, terms: Terms, constant: int) -> Range:
+        """The least and greatest value; None if they are not known, or where the sum may wrap around."""
         low = high = constant
         for atom, factor in terms.items():
             bounds = self._bounds(atom)
@@ -176,7 +184,7 @@ class Simplifier:
                 return None
             low += min(factor * bounds[0], factor * bounds[1])
             high += max(factor * bounds[0], factor * bounds[1])
-        return low, high
+        return None if low < _LEAST or high > _GREATEST else (low, high)
 
     def _bounds(self, atom: ir.Expr) -> Range:
         match atom:
@@ -184,9 +192,9 @@ class Simplifier:
                 return 0, self._extents[axis] - 1
             case ir.Check(size=int() as size):
                 return 0, size - 1
-            case ir.Op(name="imod", args=(_, ir.Const(value=int() as divisor))):
+            case ir.Op(name="imod", args=(_, ir.Const(value=int() as divisor))) if divisor > 0:
                 return 0, divisor - 1
-            case ir.Op(name="idiv", args=(inner, ir.Const(value=int() as divisor))):
+            case ir.Op(name="idiv", args=(inner, ir.Const(value=int() as divisor))) if divisor > 0:
                 bounds = self._sum_bounds(*self._linear(inner))
                 return None if bounds is None else (bounds[0] // divisor, bounds[1] // divisor)
         return None
@@ -258,7 +266,9 @@ def _quotient_atom(terms: Terms, constant: int, divisor: int) -> Terms:
     if len(terms) == 1 and constant == 0:
         ((atom, factor),) = terms.items()
         match atom:
-            case ir.Op(name="idiv", args=(inner, ir.Const(value=int() as first))) if factor == 1:
+            case ir.Op(name="idiv", args=(inner, ir.Const(value=int() as first))) if (
+                factor == 1 and 0 < first * divisor <= _GREATEST
+            ):
                 return {ir.Op("idiv", "int64", (inner, const(first * divisor))): 1}
     return {ir.Op("idiv", "int64", (_expression(terms, constant), const(divisor))): 1}
 
@@ -268,7 +278,7 @@ def _remainder_atom(terms: Terms, constant: int, divisor: int, factor: int) -> T
         ((atom, inner_factor),) = terms.items()
         match atom:
             case ir.Op(name="imod", args=(inner, ir.Const(value=int() as first))) if (
-                inner_factor == 1 and first % divisor == 0
+                inner_factor == 1 and first > 0 and first % divisor == 0
             ):
                 return {ir.Op("imod", "int64", (inner, const(divisor))): factor}
     return {ir.Op("imod", "int64", (_expression(terms, constant), const(divisor))): factor}
@@ -278,8 +288,13 @@ def _expression(terms: Terms, constant: int) -> ir.Expr:
     """The canonical expression of a form: axes in order, then the rest, then the constant."""
     total: ir.Expr = const(0)
     for atom, factor in sorted(terms.items(), key=_rank):
-        total = add(total, scale(atom, factor))
-    return add(total, const(constant))
+        total = add(total, scale(atom, _wrapped(factor)))
+    return add(total, const(_wrapped(constant)))
+
+
+def _wrapped(value: int) -> int:
+    """The int64 that `value` is, sums and products of int64 being the same however they wrap around on the way."""
+    return (value - _LEAST) % (1 << 64) + _LEAST
 
 
 def _rank(term: tuple[ir.Expr, int]) -> tuple[int, str]:

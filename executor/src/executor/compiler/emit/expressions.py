@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from executor import ir
+from executor.compiler.builder import numbers
 
 C_TYPES = {"float32": "float", "int64": "int64_t", "int32": "int32_t", "uint8": "uint8_t", "bool": "int32_t"}
 STORED = {**C_TYPES, "bool": "uint8_t"}
+
+_MOST = 2**63 - 1
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -156,14 +159,15 @@ class Inner:
                 at = self(value)
                 return f"{at} < 0 ? {at} + {size} : {at}" if wrap else at
             case ir.Op():
-                dtypes = [ir.dtype_of(arg, self.writer.nest) for arg in expr.args]
-                return operation(expr.name, expr.dtype, dtypes, [self(arg) for arg in expr.args], expr.args)
+                return operation(expr, self.writer.nest, [self(arg) for arg in expr.args])
         raise AssertionError(expr)
 
 
-def operation(name: str, dtype: str, dtypes: Sequence[str], args: Sequence[str], exprs: Sequence[ir.Expr]) -> str:
+def operation(expr: ir.Op, nest: ir.Nest, args: Sequence[str]) -> str:
     """The C of one operation of the loop IR on arguments given as C."""
-    floats = dtypes[0] == "float32"
+    name, dtype = expr.name, expr.dtype
+    given = ir.dtype_of(expr.args[0], nest)
+    floats = given == "float32"
     if name in _INFIX:
         return _narrow(dtype, f"{args[0]} {_INFIX[name]} {args[1]}")
     if name in _COMPARE:
@@ -176,11 +180,11 @@ def operation(name: str, dtype: str, dtypes: Sequence[str], args: Sequence[str],
         case "cast":
             return f"{args[0]} != 0" if dtype == "bool" else f"({C_TYPES[dtype]}){args[0]}"
         case "min" | "max":
-            return _extreme(name, floats, args, exprs)
+            return _extreme(name, floats, args, expr.args)
         case "div":
             return f"{args[0]} / {args[1]}"
         case "idiv" | "imod":
-            return _division(name, dtype, args, exprs)
+            return _division(expr, nest, args)
         case "trunc_div" | "fmod":
             return f"edge_{name}({args[0]}, {args[1]})"
         case "neg":
@@ -205,7 +209,7 @@ def operation(name: str, dtype: str, dtypes: Sequence[str], args: Sequence[str],
             return f"{args[0]} >> ({args[1]} & {_bits(dtype) - 1})"
         case "floor" | "ceil" | "trunc" | "round":
             return args[0]
-    raise AssertionError(f"no C for {name} of {dtypes[0]}")
+    raise AssertionError(f"no C for {name} of {given}")
 
 
 def _bits(dtype: str) -> int:
@@ -230,16 +234,41 @@ def _extreme(name: str, floats: bool, args: Sequence[str], exprs: Sequence[ir.Ex
     return f"({first} {sign} {second}) | ({first} != {first}) ? {first} : {second}"
 
 
-def _division(name: str, dtype: str, args: Sequence[str], exprs: Sequence[ir.Expr]) -> str:
-    """Division that rounds down. Of positions by a number C's own does it, as neither is negative."""
-    positions = all(isinstance(node, ir.Axis | ir.Const) or _is_index(node) for node in ir.walk(exprs[0]))
-    if dtype == "int64" and positions and isinstance(exprs[1], ir.Const):
-        return f"{args[0]} {'/' if name == 'idiv' else '%'} {args[1]}"
-    return f"edge_{name}({args[0]}, {args[1]})"
+def _division(expr: ir.Op, nest: ir.Nest, args: Sequence[str]) -> str:
+    """Division that rounds down. Of positions by a positive number C's own does it, as neither is negative."""
+    divisor = expr.args[1]
+    if isinstance(divisor, ir.Const) and divisor.value > 0 and _greatest(expr.args[0], nest) is not None:
+        return f"{args[0]} {'/' if expr.name == 'idiv' else '%'} {args[1]}"
+    return f"edge_{expr.name}({args[0]}, {args[1]})"
 
 
-def _is_index(node: ir.Expr) -> bool:
-    if not isinstance(node, ir.Op):
-        return False
-    whole = [arg for arg in node.args if isinstance(arg, ir.Const)]
-    return node.name in ("add", "mul", "idiv", "imod") and all(arg.value >= 0 for arg in whole)
+def _greatest(node: ir.Expr, nest: ir.Nest) -> int | None:
+    """A bound of an int64 position that is surely neither negative nor wrapped around; None where that is unknown."""
+    match node:
+        case ir.Const(value=int() as value, dtype="int64"):
+            return value if 0 <= value <= _MOST else None
+        case ir.Axis(index=axis):
+            return max(_extents(nest, axis), default=1) - 1
+        case ir.Op(name="add" | "mul" | "idiv" | "imod" as name, dtype="int64", args=(left, right)):
+            first, second = _greatest(left, nest), _greatest(right, nest)
+            if first is None or second is None or (name in ("idiv", "imod") and not _is_positive(right)):
+                return None
+            by = max(second, 1)
+            found = {"add": first + second, "mul": first * second, "idiv": first // by, "imod": min(first, by - 1)}[
+                name
+            ]
+            return found if found <= _MOST else None
+    return None
+
+
+def _is_positive(node: ir.Expr) -> bool:
+    return isinstance(node, ir.Const) and node.value > 0
+
+
+def _extents(nest: ir.Nest, axis: int) -> tuple[int, ...]:
+    """What axis number `axis` runs to: that of an outer loop, or of each statement that has it."""
+    rank = len(nest.outer)
+    if axis < rank:
+        return numbers(nest.outer[axis : axis + 1])
+    own = [statement.extents for statement in nest.body if isinstance(statement, ir.Reduce | ir.Store)]
+    return numbers([extents[axis - rank] for extents in own if len(extents) > axis - rank])
