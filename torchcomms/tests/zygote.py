@@ -13,6 +13,10 @@ import signal
 import socket
 import sys
 import traceback
+from importlib import import_module
+
+# Optimizers import torch._dynamo, which takes as long as torch itself.
+IMPORTED = ("torch", "torch._dynamo", "torch.distributed", "torchcomms.cli", "torchcomms.launcher", "torchcomms.comm")
 
 
 def serve(requests):
@@ -70,15 +74,9 @@ def run(argv):
 
 
 if __name__ == "__main__":
-    import torch
-    import torch._dynamo  # optimizers import it, which takes as long as torch
-    import torch.distributed
-
-    import torchcomms
-    import torchcomms.cli
-    import torchcomms.launcher
-
-    torch.set_num_threads(1)
+    for name in IMPORTED:
+        import_module(name)
+    sys.modules["torch"].set_num_threads(1)
     gc.freeze()  # a child's collector would copy every page it looks at
     argv = serve(socket.socket(fileno=int(sys.argv[1])))
     if argv is not None:
