@@ -25,7 +25,7 @@ TORCH: dict[str, Any] = {
     "trunc_div": lambda a, b: torch.div(a, b, rounding_mode="trunc"), "xor": torch.bitwise_xor,
 }  # fmt: skip
 OF_INTEGERS = {"and", "idiv", "imod", "not", "or", "shl", "shr", "trunc_div", "xor"}
-OF_BOTH = {"abs", "add", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "neg", "sub", "sign", "fmod"}
+OF_BOTH = {"abs", "add", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "neg", "sub", "sign", "fmod", "where"}
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - OF_INTEGERS))
@@ -36,15 +36,16 @@ def test_operations_on_floats_are_torch_s(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(OF_INTEGERS | OF_BOTH))
 def test_operations_on_integers_are_torch_s(name: str) -> None:
     args = _arguments(name, INTEGERS)
-    if len(args) == 2:
+    if len(args) > 1 and name != "where":
         kept = (args[1] > 0) & (args[1] < 63) if name.startswith("sh") else args[1] != 0
         args = [arg[kept] for arg in args]
     _compare(name, args)
 
 
 def _arguments(name: str, values: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """The values, or all pairs of them."""
-    return [values] if name in ir.UNARY else [np.repeat(values, len(values)), np.tile(values, len(values))]
+    """The values, or all pairs of them, for `where` with a condition before them."""
+    pairs = [np.repeat(values, len(values)), np.tile(values, len(values))]
+    return [values] if name in ir.UNARY else [pairs[0] < pairs[1], *pairs] if name == "where" else pairs
 
 
 def _compare(name: str, args: list[np.ndarray[Any, Any]]) -> None:

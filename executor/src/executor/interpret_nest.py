@@ -62,8 +62,8 @@ def _run_statement(piece: Piece, index: int, statement: ir.Statement) -> None:
             _store(piece, statement)
 
 
-def evaluate_expr(piece: Piece, expr: ir.Expr, ranges: Ranges, active: Array | None = None) -> Array:
-    """`expr` over `ranges`, broadcastable to them; where `active` is false the value is any and nothing is checked."""
+def evaluate_expr(piece: Piece, expr: ir.Expr, ranges: Ranges) -> Array:
+    """`expr` over `ranges`, broadcastable to them."""
     match expr:
         case ir.Const(value=number, dtype=dtype):
             return settle(number, dtype)
@@ -76,29 +76,17 @@ def evaluate_expr(piece: Piece, expr: ir.Expr, ranges: Ranges, active: Array | N
             made = piece.scalars[index]
             return made.reshape(made.shape + (1,) * (len(ranges) - made.ndim))
         case ir.Load(buffer=buffer, index=at):
-            where = evaluate_expr(piece, at, ranges, active)
-            return _load(piece, buffer, where, active)
+            return _load(piece, buffer, evaluate_expr(piece, at, ranges))
         case ir.Check():
-            return _check(piece, expr, evaluate_expr(piece, expr.value, ranges, active), active)
-        case ir.Op(name="where", args=(condition, yes, no), dtype=dtype):
-            return _where(piece, (condition, yes, no), dtype, ranges, active)
+            return _check(piece, expr, evaluate_expr(piece, expr.value, ranges))
         case ir.Op(name=name, args=args, dtype=dtype):
-            return apply(name, [evaluate_expr(piece, arg, ranges, active) for arg in args], dtype)
+            return apply(name, [evaluate_expr(piece, arg, ranges) for arg in args], dtype)
     raise ManifestError(f"method {piece.method!r}: {type(expr).__name__} is no expression of the ir")
 
 
-def _where(
-    piece: Piece, parts: tuple[ir.Expr, ir.Expr, ir.Expr], dtype: str, ranges: Ranges, active: Array | None
-) -> Array:
-    condition = evaluate_expr(piece, parts[0], ranges, active)
-    taken, other = (mask if active is None else mask & active for mask in (condition, ~condition))
-    yes = evaluate_expr(piece, parts[1], ranges, taken)
-    return settle(np.where(condition, yes, evaluate_expr(piece, parts[2], ranges, other)), dtype)
-
-
-def _load(piece: Piece, buffer: int, where: Array, active: Array | None) -> Array:
+def _load(piece: Piece, buffer: int, where: Array) -> Array:
     stored = piece.buffers[buffer]
-    outside = _outside(where, stored.size, active)
+    outside = _outside(where, stored.size)
     if outside is not None:
         raise ManifestError(f"method {piece.method!r}: a load of element {outside} of {stored.size}")
     dtype = piece.nest.parameters[buffer]
@@ -107,23 +95,20 @@ def _load(piece: Piece, buffer: int, where: Array, active: Array | None) -> Arra
     return from_storage(np.take(stored, where, mode="clip"), dtype)
 
 
-def _check(piece: Piece, check: ir.Check, value: Array, active: Array | None) -> Array:
+def _check(piece: Piece, check: ir.Check, value: Array) -> Array:
     size = evaluate(check.size, piece.values)
     if check.wrap:
         value = np.where(value < 0, value + size, value)
-    if _outside(value, size, active) is not None:
+    if _outside(value, size) is not None:
         raise ProgramRunError(piece.method, check.code, "an index out of range")
     return value
 
 
-def _outside(index: Array, size: int, active: Array | None) -> int | None:
-    """An active index that is not within 0 and `size`, if there is one."""
+def _outside(index: Array, size: int) -> int | None:
+    """An index that is not within 0 and `size`, if there is one."""
     if not index.size or (index.min() >= 0 and index.max() < size):
         return None
-    bad = (index < 0) | (index >= size)
-    if active is not None:
-        bad = bad & active
-    return int(np.broadcast_to(index, bad.shape)[bad][0]) if bad.any() else None
+    return int(index[(index < 0) | (index >= size)][0])
 
 
 def _reduce(piece: Piece, statement: ir.Reduce) -> Array:
@@ -187,7 +172,7 @@ def _store(piece: Piece, statement: ir.Store) -> None:
 def _store_piece(piece: Piece, statement: ir.Store, ranges: Ranges) -> None:
     target = piece.buffers[statement.buffer]
     index = evaluate_expr(piece, statement.index, ranges)
-    outside = _outside(index, target.size, None)
+    outside = _outside(index, target.size)
     if outside is not None:
         raise ManifestError(f"method {piece.method!r}: a store to element {outside} of {target.size}")
     value = evaluate_expr(piece, statement.value, ranges)

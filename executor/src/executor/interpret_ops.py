@@ -123,5 +123,6 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "tanh": np.tanh,
     "trunc": np.trunc,
     "trunc_div": _trunc_div,
+    "where": np.where,
     "xor": np.bitwise_xor,
 }

@@ -11,8 +11,8 @@ statement's own `extents`. `Let`, `Reduce` and `Dot` make a scalar, read by late
 `Local(i)`, where `i` is that statement's place in the body.
 
 **Expressions** have one dtype and never convert by themselves: `cast` does. `Axis`, `Size` and `Check` are int64;
-arithmetic on indexes is int64. `where` evaluates only the branch that it takes: a load in the other one may be out of
-range, so an interpreter that evaluates both must clip its indexes.
+arithmetic on indexes is int64. All arguments of every operation are evaluated, both branches of `where` too, as torch
+does: every load is in range whatever the conditions around it, and a `Check` in the branch not taken stops the method.
 
 `Op` names, all element-wise, on arguments of equal dtype (the condition of `where` is bool):
 
