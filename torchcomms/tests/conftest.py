@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 DEADLINE = 120
 
@@ -61,6 +62,15 @@ class Forked:
         self.wait()
         for end in (self.stdin, self.stdout, self.stderr, self._answers, self._socket):
             end.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_per_rank():
+    """Ranks that are threads of this process need none beside them: each would have a pool of OpenMP's."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
