@@ -58,7 +58,8 @@ class TcpBackend(Backend):
 
     @classmethod
     def capabilities(cls) -> Capabilities:
-        return Capabilities(death_bound_ms=50.0)
+        # Measured by benchmarks/bench_death.py: about a third of this at worst, with four ranks on two busy cores.
+        return Capabilities(death_bound_ms=250.0)
 
     @classmethod
     def open(
