@@ -119,7 +119,7 @@ def show(console: Console, report: dict, trained, folder: Path) -> None:
     plotext.title("Reward over GRPO steps")
     plotext.plotsize(78, 16)
     plotext.theme("clear")
-    print(plotext.build())
+    print(plotext.uncolorize(plotext.build()))
     for question, text in report["smollm2_answers"]:
         console.print(f"[bold]{question}[/bold] {text}", highlight=False)
     console.print(

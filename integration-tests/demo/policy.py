@@ -59,7 +59,7 @@ def measure_kernel(stages: Stages) -> Kernel:
 def configuration(folder: Path, *, seed: int, quick: bool) -> GrpoConfig:
     """One trainer and one generator, which works one version ahead, so that both cores are busy."""
     return GrpoConfig(
-        steps=20 if quick else 400,
+        steps=20 if quick else 600,
         groups_per_step=8,
         group_size=8,
         max_staleness=1,
