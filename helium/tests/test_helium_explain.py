@@ -46,7 +46,7 @@ def test_an_explanation_reports_what_it_found():
 
 @pytest.mark.unit
 def test_the_roofline_bounds_by_the_scarcer_of_two():
-    limits = Roofline(1, memory=1e9, cache=1e10, flops=1e9)
+    limits = Roofline(1, bandwidth=lambda moved: 1e10 if moved < 1 << 24 else 1e9, flops=1e9)
     assert limits.seconds(10**9, 1) == pytest.approx(1.0)
     assert limits.seconds(1000, 10**9) == pytest.approx(1.0)
     assert roofline() is roofline()

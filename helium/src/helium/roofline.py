@@ -17,33 +17,30 @@ from helium.runtime.compile import shape_of
 from helium.specialise import Bound
 from helium.types import Extent, Fixed, Whole
 
-LARGE = 1 << 24
-"""Elements of the bandwidth probe: 64 MiB a tensor, past the caches."""
-SMALL = 1 << 18
-"""Elements of the probe of the last-level cache: 1 MiB a tensor."""
+LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 28
+"""The bandwidth probe moves as many bytes as the kernel, between these: so its data lie in the same caches."""
 SIDE = 512
 """Rows and columns of the arithmetic probe."""
+PROBE = 0.2
+"""Seconds of each probe: long enough that its fastest run is undisturbed on a shared machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Measured limits, with `threads` threads: bytes and floating point operations per second.
+    """Measured limits, with `threads` threads.
 
     Attributes:
-        memory: Bytes per second that a copy moves, read and written together, from and to memory.
-        cache: The same for tensors that fit the last-level cache.
+        bandwidth: Bytes per second, read and written together, that a copy of so many bytes moves.
         flops: float32 operations per second of a matrix product.
     """
 
     threads: int
-    memory: float
-    cache: float
+    bandwidth: Callable[[int], float]
     flops: float
 
     def seconds(self, bytes_moved: int, flops: int) -> float:
         """The least time for this much work."""
-        bandwidth = self.cache if bytes_moved < 2 * 4 * LARGE // 8 else self.memory
-        return max(bytes_moved / bandwidth, flops / self.flops)
+        return max(bytes_moved / self.bandwidth(bytes_moved), flops / self.flops)
 
 
 def measure(call: Callable[[], object], least: float = 0.03, repeats: int = 5) -> float:
@@ -66,14 +63,20 @@ def roofline() -> Roofline:
 @functools.cache
 def _roofline(threads: int) -> Roofline:
     square = torch.randn(SIDE, SIDE)
-    product = measure(lambda: torch.mm(square, square), repeats=3)
-    return Roofline(threads, _copy(LARGE), _copy(SMALL), 2 * SIDE**3 / product)
+    product = measure(lambda: torch.mm(square, square), least=PROBE)
+
+    def bandwidth(moved: int) -> float:
+        return _copy(threads, 1 << (min(max(moved, LEAST_BYTES), MOST_BYTES) - 1).bit_length())
+
+    return Roofline(threads, bandwidth, 2 * SIDE**3 / product)
 
 
-def _copy(count: int) -> float:
-    source = torch.ones(count)
+@functools.cache
+def _copy(threads: int, moved: int) -> float:
+    """Bytes per second of a copy that reads half of `moved` bytes and writes the other half."""
+    source = torch.ones(moved // 8)
     target = torch.empty_like(source)
-    return 2 * 4 * count / measure(lambda: target.copy_(source), repeats=3)
+    return moved / measure(lambda: target.copy_(source), least=PROBE)
 
 
 @dataclass(frozen=True, slots=True)
