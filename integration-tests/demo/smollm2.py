@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from stages import Stages
+from torchfree import run_without_torch
 
 import executor
 from forge import export, models
@@ -31,27 +29,6 @@ class Answers:
     tokens_per_second: float
     program_bytes: int
     torch_importable: bool
-
-
-def run_without_torch(
-    program: Path, prompts: list[list[int]], stop: list[int], max_tokens: int, logits: Path | None = None
-) -> dict:
-    """Decode in a process of its own; see torchfree.py."""
-    job, result = program.with_suffix(".job.json"), program.with_suffix(".result.json")
-    job.write_text(
-        json.dumps(
-            {
-                "program": str(program),
-                "prompts": prompts,
-                "stop": stop,
-                "max_tokens": max_tokens,
-                "logits": str(logits) if logits else None,
-            }
-        )
-    )
-    script = Path(__file__).with_name("torchfree.py")
-    subprocess.run([sys.executable, str(script), str(job), str(result)], check=True, timeout=300)
-    return json.loads(result.read_text())
 
 
 def transformers_tokens(directory: Path, prompts: list[list[int]], stop: list[int], max_tokens: int) -> list[list[int]]:

@@ -10,11 +10,32 @@ from __future__ import annotations
 
 import importlib
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+
+
+def run_without_torch(
+    program: Path, prompts: list[list[int]], stop: list[int], max_tokens: int, logits: Path | None = None
+) -> dict:
+    """Run this file on a job, from a process that may have torch; returns the result."""
+    job, result = program.with_suffix(".job.json"), program.with_suffix(".result.json")
+    job.write_text(
+        json.dumps(
+            {
+                "program": str(program),
+                "prompts": prompts,
+                "stop": stop,
+                "max_tokens": max_tokens,
+                "logits": str(logits) if logits else None,
+            }
+        )
+    )
+    subprocess.run([sys.executable, __file__, str(job), str(result)], check=True, timeout=300)
+    return json.loads(result.read_text())
 
 
 class Blocker(MetaPathFinder):
