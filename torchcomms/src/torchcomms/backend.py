@@ -14,11 +14,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 from torchcomms.algorithms.schedule import Schedule, Sequencer
+from torchcomms.errors import UnsupportedTensor
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-__all__ = ["P2P", "Backend", "Capabilities", "Options", "ReduceOp", "Store", "Ticket"]
+__all__ = ["P2P", "Backend", "Capabilities", "Express", "Options", "ReduceOp", "Store", "Ticket", "Window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,43 @@ class Ticket(Protocol):
 
         Raises a `CommsError`. After `CommsTimeout` the ticket is still pending and may be waited again.
         """
+
+
+class Express(Protocol):
+    """Whole collectives in one blocking call, for a backend whose `mismatch` is "inline": the communicator's fast lane.
+
+    Each returns True when the collective is done on this rank, or False having done nothing, and then the communicator
+    takes the general way: for a tensor that is not dense or of an unusual dtype, or while other operations are pending.
+    Raises what the operation's ticket would raise.
+    """
+
+    def all_reduce(self, tensor: Tensor, op: ReduceOp) -> bool:
+        """As `Backend.all_reduce`."""
+
+    def broadcast(self, tensor: Tensor, root: int) -> bool:
+        """As `Backend.broadcast`."""
+
+    def barrier(self) -> bool:
+        """As `Backend.barrier`."""
+
+
+class Window(Protocol):
+    """Memory of every rank that every other rank may write into: one-sided messages. Since interface 1.1."""
+
+    def put(self, source: Tensor, peer: int, offset: int) -> Ticket:
+        """Write `source` (dense, of the window's dtype) into the window of `peer`, from element `offset` on."""
+
+    def signal(self, peer: int) -> Ticket:
+        """Count one up at `peer`; whoever sees it also sees the puts that this rank made there before."""
+
+    def wait_signal(self, peer: int) -> Ticket:
+        """Complete when a signal of `peer` that no earlier wait took has come."""
+
+    def remote(self, rank: int) -> Tensor:
+        """The window of `rank` as a tensor that reads and writes its memory."""
+
+    def close(self) -> None:
+        """Release this rank's hold on it. May be called again."""
 
 
 class Store(Protocol):
@@ -135,12 +174,13 @@ class Backend(ABC):
     means `timeout` from now. After a rank is lost, every wait that is not yet complete raises `PeerFailed`.
     """
 
-    interface: ClassVar[tuple[int, int]] = (1, 0)
+    interface: ClassVar[tuple[int, int]] = (1, 1)
     name: ClassVar[str]
     rank: int
     size: int
     device: str
     timeout: float
+    express: Express | None = None  # since interface 1.1
 
     @classmethod
     @abstractmethod
@@ -252,6 +292,24 @@ class Backend(ABC):
         from torchcomms.algorithms import dissemination
 
         return self._start("barrier", dissemination.barrier(self), deadline)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """An uninitialized dense tensor in the memory that this backend moves fastest. Not collective. Since 1.1.
+
+        It lives as long as it is referenced, also after `close`.
+        """
+        import torch
+
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def window(self, tensor: Tensor) -> Window:
+        """Open `tensor` (dense; the same count and dtype on every rank) to the other ranks. Collective. Since 1.1.
+
+        A backend that claims `windows` overrides it.
+        """
+        raise UnsupportedTensor(
+            f"the {self.name} backend has no windows: use send and recv, or a backend that claims them"
+        )
 
     def coalesce(self) -> AbstractContextManager[None]:
         """A block in which posts may be held back, to go out together when it ends. A backend may override it."""
