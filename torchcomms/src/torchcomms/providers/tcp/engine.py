@@ -25,10 +25,10 @@ LONGEST = 3600.0  # seconds that one sleep may last, whatever the deadline
 
 
 class Engine:
-    """The sockets of one group on one rank."""
+    """The sockets of one group on one rank; `name` is the backend's, for errors."""
 
-    def __init__(self, rank: int, size: int, connections: Mapping[int, socket.socket]) -> None:
-        self._rank, self._size, self._owner = rank, size, os.getpid()
+    def __init__(self, rank: int, size: int, connections: Mapping[int, socket.socket], name: str = "tcp") -> None:
+        self._rank, self._size, self._owner, self._name = rank, size, os.getpid(), name
         self._changed = threading.Condition()
         self._links = {peer: Link(peer, connection) for peer, connection in connections.items()}
         self._own = Inbox()
@@ -173,6 +173,15 @@ class Engine:
                 self._poll(0.0)
             return frozenset(self._lost)
 
+    def left(self) -> frozenset[int]:
+        """Ranks that closed in order, as far as was seen."""
+        return frozenset(self._left)
+
+    @property
+    def failure(self) -> CommsError | None:
+        """What ended every wait of this rank, if anything did."""
+        return self._failure
+
     def end(self, failure: CommsError) -> None:
         """Every wait, now and later, ends with `failure`."""
         with self._changed:
@@ -192,7 +201,7 @@ class Engine:
         if not mine:
             self._abandon()
             return
-        self.end(CommsClosed("this tcp backend is closed; open a new one"))
+        self.end(CommsClosed(f"this {self._name} backend is closed; open a new one"))
         with self._changed:
             self._changed.wait_for(lambda: not self._polling)
             if self._closed:
@@ -206,7 +215,8 @@ class Engine:
 
     def _abandon(self) -> None:
         self._failure = CommsClosed(
-            f"this tcp backend belongs to process {self._owner}, this is {os.getpid()}: open one after the fork"
+            f"this {self._name} backend belongs to process {self._owner}, this is {os.getpid()}: "
+            "open one after the fork"
         )
         self._closed = True
         # Locks may be held by threads that do not exist here, so nothing is locked; the child has one thread.

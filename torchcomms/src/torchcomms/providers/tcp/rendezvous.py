@@ -1,7 +1,8 @@
-"""How the ranks of a tcp group find and connect to each other through the store.
+"""How the ranks of a group of sockets find and connect to each other through the store.
 
 Each rank listens, publishes its address with a secret, connects to the ranks below it and accepts those above. Only
-who knows the secret, which is in the store alone, gets in; anyone else is hung up on.
+who knows the secret, which is in the store alone, gets in; anyone else is hung up on. The host `MACHINE` stands for
+this machine: its sockets are of AF_UNIX, on names without a file.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from torchcomms.backend import Store
-from torchcomms.errors import CommsTimeout, name_ranks
+from torchcomms.errors import CommsTimeout, NoRendezvous, name_ranks
 
 HELLO = struct.Struct("<16sI")
 PATIENCE = 2.0  # seconds that someone who connected may take to say hello
 LOOPBACK = "127.0.0.1"
+MACHINE = "unix:"
 ROOM = 4 << 20  # bytes of a socket's buffers, each way
 
 
@@ -41,9 +43,9 @@ def local_address(store: Store) -> str:
 
 
 def listen(host: str) -> socket.socket:
-    """A listening socket on a free port of `host`, IPv4 or IPv6."""
-    family, kind, protocol, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
+    """A listening socket on a free port of `host`, IPv4 or IPv6, or on a free name of this `MACHINE`."""
+    family, address = _free_address(host)
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.bind(address)
         listener.listen(1024)
@@ -53,6 +55,32 @@ def listen(host: str) -> socket.socket:
     return listener
 
 
+def _free_address(host: str) -> tuple[int, Any]:
+    if host == MACHINE:
+        return socket.AF_UNIX, f"\0torchcomms-{secrets.token_hex(16)}"
+    family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    return family, address
+
+
+def _published(host: str, listener: socket.socket) -> dict[str, Any]:
+    """Where `listener` is found, in words of JSON."""
+    name = listener.getsockname()
+    return {"name": name[1:].decode()} if host == MACHINE else {"host": host, "port": name[1]}
+
+
+def _dial(place: dict[str, Any], patience: float) -> socket.socket:
+    if "name" not in place:
+        return socket.create_connection((place["host"], place["port"]), patience)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(patience)
+        connection.connect("\0" + place["name"])
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
 def connect_all(
     store: Store, prefix: str, rank: int, size: int, host: str, deadline: float
 ) -> dict[int, socket.socket]:
@@ -60,7 +88,7 @@ def connect_all(
     connections: dict[int, socket.socket] = {}
     secret = secrets.token_bytes(16)
     with listen(host) as listener:
-        place = {"host": host, "port": listener.getsockname()[1], "secret": secret.hex()}
+        place = _published(host, listener) | {"secret": secret.hex()}
         store.set(f"{prefix}/{rank}", json.dumps(place))
         try:
             for peer in range(rank):
@@ -83,12 +111,20 @@ def _connect(store: Store, key: str, peer: int, rank: int, deadline: float) -> s
         raise _late([peer]) from error
     place = json.loads(store.get(key))
     try:
-        connection = socket.create_connection((place["host"], place["port"]), max(0.001, deadline - time.monotonic()))
+        connection = _dial(place, max(0.001, deadline - time.monotonic()))
     except TimeoutError as error:
         raise _late([peer]) from error
+    except ConnectionRefusedError as error:
+        raise NoRendezvous(f"rank {peer} listens where nobody is to be reached: {_remedy(place)}") from error
     _tune(connection)
     connection.sendall(HELLO.pack(bytes.fromhex(place["secret"]), rank))
     return connection
+
+
+def _remedy(place: dict[str, Any]) -> str:
+    if "name" in place:
+        return "it runs on another machine or in another network namespace; use tcp, or hier"
+    return "it has gone, or a firewall refuses; look at its output"
 
 
 def _accept(
@@ -121,11 +157,12 @@ def _hello(connection: socket.socket, secret: bytes, awaited: range) -> int | No
 
 def _late(ranks: Iterable[int]) -> CommsTimeout:
     missing = frozenset(ranks)
-    return CommsTimeout(f"{name_ranks(missing)} did not open the tcp group in time", missing=missing)
+    return CommsTimeout(f"{name_ranks(missing)} did not open the group in time", missing=missing)
 
 
 def _tune(connection: socket.socket) -> None:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option, limit in ((socket.SO_SNDBUF, "wmem_max"), (socket.SO_RCVBUF, "rmem_max")):
         # Room for a whole message saves turns on a busy machine. Where less is allowed, the system tunes better itself.
         if _allowed(limit) >= ROOM:
