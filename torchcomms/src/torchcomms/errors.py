@@ -9,6 +9,7 @@ CommsError (Exception)
 ├── CommsClosed (RuntimeError)           the backend or communicator was closed, or belongs to another process
 ├── CommsTimeout (TimeoutError)          a deadline passed; names the ranks that are missing
 ├── InvalidCall (ValueError)             a root, peer, list or tensor that the operation cannot take
+├── InvalidState (RuntimeError)          the object is not ready for the call, or past it
 ├── MessageMismatch (ValueError)         a message has another length than the receive that it matches
 ├── NoRendezvous (LookupError)           neither a store nor the environment says where the group meets
 ├── PeerFailed (ConnectionError)         ranks died or left while they were needed
@@ -78,15 +79,22 @@ class CommsClosed(CommsError, RuntimeError):
 
 
 class CommsTimeout(CommsError, TimeoutError):
-    """A deadline passed while `missing` ranks had not done their part. The ticket may be waited again."""
+    """A deadline passed while `missing` ranks had not done their part. The ticket may be waited again.
 
-    def __init__(self, message: str, *, missing: Iterable[int] = ()) -> None:
+    `calls` maps the ranks that are known to have come to the collective that they wait in.
+    """
+
+    def __init__(self, message: str, *, missing: Iterable[int] = (), calls: Mapping[int, str] | None = None) -> None:
         super().__init__(message)
-        self.missing = frozenset(missing)
+        self.missing, self.calls = frozenset(missing), dict(calls or {})
 
 
 class InvalidCall(CommsError, ValueError):
     """An argument that the operation cannot take; nothing was sent."""
+
+
+class InvalidState(CommsError, RuntimeError):
+    """The object is not ready for the call, or past it: a communicator without a group, a window without memory."""
 
 
 class MessageMismatch(CommsError, ValueError):

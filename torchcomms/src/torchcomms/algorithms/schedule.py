@@ -62,7 +62,7 @@ class ScheduleTicket:
             if self._current is not None:
                 self._current.wait_host(deadline)
         except CommsTimeout as late:
-            raise CommsTimeout(f"{self._operation}: {late}", missing=late.missing) from late
+            raise CommsTimeout(f"{self._operation}: {late}", missing=late.missing, calls=late.calls) from late
         except Exception as error:
             self._fail(error)
 
@@ -93,7 +93,13 @@ class Sequencer:
 
     def __init__(self) -> None:
         self._queue: deque[ScheduleTicket] = deque()
-        self._driving = threading.Lock()
+        self._changed = threading.Condition()
+        self._driven = False  # a thread is at it
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is queued."""
+        return not self._queue
 
     def start(self, operation: object, schedule: Schedule, deadline: float) -> ScheduleTicket:
         """Queue a schedule; if nothing is before it, its first messages are posted at once.
@@ -107,28 +113,48 @@ class Sequencer:
 
     def advance(self) -> None:
         """Go on as far as possible without blocking, unless another thread is at it."""
-        if not self._driving.acquire(blocking=False):
-            return
+        with self._changed:
+            if self._driven:
+                return
+            self._driven = True
         try:
             self._advance()
         finally:
-            self._driving.release()
+            self._leave()
 
     def _advance(self) -> None:
         while self._queue and self._queue[0].step():
             self._queue.popleft()
+            # Who waits for this one need not wait until the driver has done with the next.
+            with self._changed:
+                self._changed.notify_all()
+
+    def _leave(self) -> None:
+        with self._changed:
+            self._driven = False
+            self._changed.notify_all()
 
     def run(self, ticket: ScheduleTicket, deadline: float) -> None:
         """Block until `ticket` is settled; raises `CommsTimeout` at the deadline."""
-        while not ticket.settled:
-            if not self._driving.acquire(timeout=min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)):
-                raise CommsTimeout("another thread drove this group's collectives until the deadline")
+        while self._enter(ticket, deadline):
             try:
                 self._advance()
                 if not ticket.settled:
                     self._queue[0].block(deadline)
             finally:
-                self._driving.release()
+                self._leave()
+
+    def _enter(self, ticket: ScheduleTicket, deadline: float) -> bool:
+        """Become the driver; False if another one has settled the ticket meanwhile."""
+        with self._changed:
+            while self._driven and not ticket.settled:
+                patience = min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+                if not self._changed.wait(patience) and not ticket.settled and time.monotonic() >= deadline:
+                    raise CommsTimeout("another thread drove this group's collectives until the deadline")
+            if ticket.settled:
+                return False
+            self._driven = True
+            return True
 
     def wait_beside(self, ticket: Ticket, deadline: float) -> None:
         """Wait for a ticket that is not in the queue and keep the queue moving meanwhile.
