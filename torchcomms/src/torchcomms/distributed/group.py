@@ -1,0 +1,155 @@
+"""`CommsGroup`: a process group of torch.distributed whose operations a `TorchComm` carries out.
+
+What torch asks of a group: who is in it, its names, which devices it moves, and its end. The operations are in
+`operations`.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torchcomms._register import NAME
+from torchcomms.comm import TorchComm
+from torchcomms.distributed.finisher import Finisher
+from torchcomms.distributed.work import Handle, Pending
+from torchcomms.errors import UnsupportedTensor
+
+if TYPE_CHECKING:
+    from torchcomms.backend import Store
+
+
+class Identity(dist.ProcessGroup):
+    """The group without its operations.
+
+    A group made by torch answers for its names from the backends registered with it, and a subclass has none for the
+    devices that it moves itself; so those answers are here, under the names by which C++ looks them up.
+    """
+
+    supports_splitting = False
+    supports_coalescing = True
+    supports_time_estimate = False
+
+    def __init__(self, comms: Mapping[str, TorchComm], timeout: timedelta, store: Store | None = None) -> None:
+        first = next(iter(comms.values()))
+        super().__init__(first.get_rank(), first.get_size())
+        self._comms, self._store = dict(comms), store
+        self._group_name, self._group_desc = first.get_name(), "undefined"
+        self._timeout = timeout.total_seconds()
+        self._finisher = Finisher(first.get_name())
+        self._coalesced: list[Handle] | None = None
+        self._closing = weakref.finalize(self, _close, tuple(comms.values()), self._finisher)
+
+    def get_comm(self, device: torch.device | str = "cpu") -> TorchComm:
+        """The communicator that moves tensors of `device`."""
+        return self._comms[torch.device(device).type]
+
+    def getBackendName(self) -> str:
+        return NAME
+
+    def getRank(self) -> int:
+        return next(iter(self._comms.values())).get_rank()
+
+    def getSize(self) -> int:
+        return next(iter(self._comms.values())).get_size()
+
+    def getGroupName(self) -> str:
+        return self._group_name
+
+    def setGroupName(self, name: str) -> None:
+        self._group_name = name
+
+    def getGroupDesc(self) -> str:
+        return self._group_desc
+
+    def setGroupDesc(self, description: str) -> None:
+        self._group_desc = description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device(kind) for kind in self._comms] + super()._device_types
+
+    def _get_backend(self, device: torch.device) -> dist.ProcessGroup:
+        # What torch asks of a backend of one device, this group answers itself for its own.
+        return self if device.type in self._comms else super()._get_backend(device)
+
+    def get_group_store(self) -> Store | None:
+        return self._store
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether `allocate_tensor` gives memory of the backend: FSDP2 asks before it makes its buffers."""
+        return device.type in self._comms
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A tensor of `size` elements in the memory that the backend moves fastest."""
+        return self._comms[device.type].empty(size, dtype=dtype)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """From now on operations only start, and `_end_coalescing` returns one work for all."""
+        self._coalesced = []
+        if device.type not in self._comms:
+            dist.ProcessGroup._get_backend(self, device)._start_coalescing()
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        handles, self._coalesced = self._coalesced or [], None
+        if device.type not in self._comms:
+            return dist.ProcessGroup._get_backend(self, device)._end_coalescing()
+        return self._pending(handles, [])
+
+    def _pending(self, handles: Sequence[Handle], result: list[Tensor], source: int = -1) -> Pending:
+        if self._coalesced is not None:
+            self._coalesced += handles
+        return Pending(handles, result, self._finisher, time.monotonic() + self._timeout, source)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """The deadline of operations from now on."""
+        self._timeout = timeout.total_seconds()
+        for comm in self._comms.values():
+            comm.set_timeout(timeout)
+
+    _set_default_timeout = set_timeout
+
+    def abort(self) -> None:
+        """End every wait of this group on this rank with `CommsAborted`."""
+        for comm in self._comms.values():
+            comm.abort("abort() of the process group was called")
+        for backend in self._others():
+            backend.abort()
+
+    def shutdown(self) -> None:
+        """Close the communicators and end the thread; the group is of no more use. May be called again."""
+        self._closing()
+        for backend in self._others():
+            backend.shutdown()
+
+    def _others(self) -> list[dist.ProcessGroup]:
+        """The backends of devices that torch moves."""
+        return [dist.ProcessGroup._get_backend(self, device) for device in super()._device_types]
+
+    def _theirs(self, tensor: Tensor) -> dist.ProcessGroup:
+        """The backend of torch for the tensor's device."""
+        return dist.ProcessGroup._get_backend(self, tensor.device)
+
+    def _comm_of(self, tensor: Tensor) -> TorchComm | None:
+        """The communicator of the tensor's device, or None for devices that torch moves."""
+        comm = self._comms.get(tensor.device.type)
+        if comm is None and tensor.device.type not in {device.type for device in super()._device_types}:
+            moved = ", ".join(device.type for device in self._device_types)
+            raise UnsupportedTensor(
+                f"the tensor is on {tensor.device}, and this group moves tensors on {moved}: "
+                f'name a backend for each device, as in init_process_group("cpu:{NAME},cuda:nccl")'
+            )
+        return comm
+
+
+def _close(comms: tuple[TorchComm, ...], finisher: Finisher) -> None:
+    for comm in comms:
+        comm.finalize()
+    finisher.close()

@@ -1,0 +1,221 @@
+"""`CommsGroup`: the operations of a process group, carried out by the communicator of the tensors' device.
+
+Tensors of devices that torch moves go to the backend that is registered with the group for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch import Tensor
+
+from torchcomms.distributed import beside
+from torchcomms.distributed.group import Identity
+from torchcomms.distributed.reading import equal_parts, given, is_async, reduction, root_of, rows, single
+from torchcomms.distributed.work import Done, Handle
+from torchcomms.errors import InvalidCall
+
+Lists = Sequence[Sequence[Tensor]]
+Tensors = Tensor | Sequence[Tensor]
+
+
+class CommsGroup(Identity):
+    """A process group whose operations a `TorchComm` carries out.
+
+    The arguments are those of torch.distributed, in each of the forms that it has for an operation; the tensors belong
+    to the group until the returned work is complete. Errors of this package are raised as they are.
+    """
+
+    def allreduce(self, tensors: Tensors, opts: object = None, timeout: timedelta | None = None) -> dist.Work:
+        tensor = single(tensors)
+        comm = self._comm_of(tensor)
+        if comm is None:
+            return self._theirs(tensor).allreduce(tensors, *given(opts))
+        op = reduction(opts)
+        return self._run(lambda later: [comm.all_reduce(tensor, op, later)], [tensor], opts)
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: object = None) -> dist.Work:
+        comm = self._comm_of(tensors[0])
+        if comm is None:
+            return self._theirs(tensors[0]).allreduce_coalesced(tensors, *given(opts))
+        op = reduction(opts)
+        return self._run(lambda later: [comm.all_reduce(one, op, later) for one in tensors], list(tensors), opts)
+
+    def broadcast(self, tensors: Tensors, opts: object = None, timeout: timedelta | None = None) -> dist.Work:
+        tensor = single(tensors)
+        comm = self._comm_of(tensor)
+        if comm is None:
+            return self._theirs(tensor).broadcast(tensors, *given(opts))
+        root = root_of(opts)
+        return self._run(lambda later: [comm.broadcast(tensor, root, later)], [tensor], opts)
+
+    def reduce(
+        self, tensors: Tensors, opts: object = None, op: object = None, timeout: timedelta | None = None
+    ) -> dist.Work:
+        tensor = single(tensors)
+        comm = self._comm_of(tensor)
+        if comm is None:
+            return self._theirs(tensor).reduce(tensors, *given(opts))
+        root, kind = root_of(opts), reduction(op if isinstance(opts, int) else opts)
+        return self._run(lambda later: [comm.reduce(tensor, root, kind, later)], [tensor], opts)
+
+    def allgather(
+        self, outputs: Lists | Sequence[Tensor], inputs: Tensors, opts: object = None, timeout: timedelta | None = None
+    ) -> dist.Work:
+        tensor = single(inputs)
+        comm = self._comm_of(tensor)
+        if comm is None:
+            return self._theirs(tensor).allgather(outputs, inputs, *given(opts))
+        targets = _list(outputs)
+        return self._run(lambda later: [comm.all_gather(targets, tensor, later)], targets, opts)
+
+    def allgather_coalesced(self, outputs: Lists, inputs: Sequence[Tensor], opts: object = None) -> dist.Work:
+        """`outputs[r][i]` takes `inputs[i]` of rank r."""
+        comm = self._comm_of(inputs[0])
+        if comm is None:
+            return self._theirs(inputs[0]).allgather_coalesced(outputs, inputs, *given(opts))
+        columns = [list(column) for column in zip(*outputs, strict=True)]
+
+        def start(later: bool) -> list[Handle]:
+            return [comm.all_gather(column, one, later) for column, one in zip(columns, inputs, strict=True)]
+
+        return self._run(start, [one for row in outputs for one in row], opts)
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: object = None) -> dist.Work:
+        comm = self._comm_of(input)
+        if comm is None:
+            return self._theirs(input)._allgather_base(output, input, *given(opts))
+        parts = equal_parts(output, self.size())
+        return self._run(lambda later: [comm.all_gather(parts, input, later)], [output], opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object = None
+    ) -> dist.Work:
+        comm = self._comm_of(inputs[0])
+        if comm is None:
+            return beside.gather_coalesced(self, outputs, inputs, opts)
+        pairs = [(equal_parts(output, self.size()), one) for output, one in zip(outputs, inputs, strict=True)]
+        return self._run(lambda later: [comm.all_gather(*pair, later) for pair in pairs], list(outputs), opts)
+
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Lists | Sequence[Tensor], opts: object = None, timeout: timedelta | None = None
+    ) -> dist.Work:
+        output = single(outputs)
+        comm = self._comm_of(output)
+        if comm is None:
+            return self._theirs(output).reduce_scatter(outputs, inputs, *given(opts))
+        sources, op = _list(inputs), reduction(opts)
+        return self._run(lambda later: [comm.reduce_scatter(output, sources, op, later)], [output], opts)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: object = None) -> dist.Work:
+        comm = self._comm_of(input)
+        if comm is None:
+            return self._theirs(input)._reduce_scatter_base(output, input, *given(opts))
+        parts, op = equal_parts(input, self.size()), reduction(opts)
+        return self._run(lambda later: [comm.reduce_scatter(output, parts, op, later)], [output], opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object = None
+    ) -> dist.Work:
+        comm = self._comm_of(inputs[0])
+        if comm is None:
+            return beside.scatter_coalesced(self, outputs, inputs, opts)
+        op = reduction(opts)
+        pairs = [(output, equal_parts(one, self.size())) for output, one in zip(outputs, inputs, strict=True)]
+        return self._run(lambda later: [comm.reduce_scatter(*pair, op, later) for pair in pairs], list(outputs), opts)
+
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object = None) -> dist.Work:
+        comm = self._comm_of(inputs[0])
+        if comm is None:
+            return self._theirs(inputs[0]).alltoall(outputs, inputs, *given(opts))
+        return self._run(lambda later: [comm.all_to_all(outputs, inputs, later)], list(outputs), opts)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_sizes: Sequence[int] = (),
+        input_sizes: Sequence[int] = (),
+        opts: object = None,
+    ) -> dist.Work:
+        comm = self._comm_of(input)
+        if comm is None:
+            return self._theirs(input).alltoall_base(output, input, list(output_sizes), list(input_sizes), *given(opts))
+        targets, sources = rows(output, output_sizes, self.size()), rows(input, input_sizes, self.size())
+        return self._run(lambda later: [comm.all_to_all(targets, sources, later)], [output], opts)
+
+    def gather(self, outputs: Lists, inputs: Tensors, opts: object = None) -> dist.Work:
+        tensor = single(inputs)
+        comm = self._comm_of(tensor)
+        if comm is None:
+            return self._theirs(tensor).gather(outputs, inputs, *given(opts))
+        root = root_of(opts)
+        targets = _list(outputs) if root == self.rank() else []
+        return self._run(lambda later: [comm.gather(targets, tensor, root, later)], targets, opts)
+
+    def scatter(self, outputs: Tensors, inputs: Lists, opts: object = None) -> dist.Work:
+        output = single(outputs)
+        comm = self._comm_of(output)
+        if comm is None:
+            return self._theirs(output).scatter(outputs, inputs, *given(opts))
+        root = root_of(opts)
+        sources = _list(inputs) if root == self.rank() else []
+        return self._run(lambda later: [comm.scatter(output, sources, root, later)], [output], opts)
+
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
+        tensor = single(tensors)
+        comm = self._comm_of(tensor)
+        if comm is None:
+            return self._theirs(tensor).send(tensors, dst, tag)
+        return self._pending([comm.send(tensor, dst, True, tag=tag)], [tensor])
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
+        tensor = single(tensors)
+        comm = self._comm_of(tensor)
+        if comm is None:
+            return self._theirs(tensor).recv(tensors, src, tag)
+        return self._pending([comm.recv(tensor, src, True, tag=tag)], [tensor], src)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
+        tensor = single(tensors)
+        if self._comm_of(tensor) is None:
+            return self._theirs(tensor).recv_anysource(tensors, tag)
+        raise InvalidCall(
+            "recv from any source: a receive of this group names its sender, so that it never waits for a dead rank; "
+            "pass src=, or let the receiver learn the sender by an all_gather"
+        )
+
+    def barrier(self, opts: object = None, timeout: timedelta | None = None) -> dist.Work:
+        device = getattr(opts, "device", None)
+        comm = self._comms.get("cpu" if device is None else device.type) or next(iter(self._comms.values()))
+        return self._run(lambda later: [comm.barrier(later)], [], opts)
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        """A barrier; the ranks that do not come within `timeout` are all named in the `CommsTimeout`, on every rank."""
+        comm = next(iter(self._comms.values()))
+        comm.barrier(True).wait(None if timeout is None else timeout.total_seconds())
+
+    # Under these names torch calls some operations from C++, or did before 2.13.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    alltoall_base = all_to_all_single
+
+    def _run(self, start: Callable[[bool], Sequence[Handle]], result: list[Tensor], opts: object) -> dist.Work:
+        """Start an operation, or carry it out if the caller is going to wait for it anyway."""
+        if not is_async(opts) and self._coalesced is None:
+            start(False)
+            return Done(result)
+        return self._pending(start(True), result)
+
+
+def _list(tensors: Lists | Sequence[Tensor]) -> Sequence[Tensor]:
+    """The list for one device, of an argument that may be a list of such lists."""
+    if not tensors or isinstance(tensors[0], Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise InvalidCall(f"lists for {len(tensors)} devices: an operation takes those of one, in a list")
+    return tensors[0]
