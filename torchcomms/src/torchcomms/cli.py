@@ -1,4 +1,4 @@
-"""The command `torchcomms`: `run` starts ranks on this machine, `doctor` says which backends work here."""
+"""The command `torchcomms`: `run` starts ranks, `bench` measures collectives, `doctor` says what works here."""
 
 from __future__ import annotations
 
@@ -8,32 +8,106 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
-    script: Annotated[
-        Path, typer.Argument(help="The Python script that every rank runs.", exists=True, dir_okay=False)
-    ],
+    script: Annotated[str, typer.Argument(help="The Python script that every rank runs; with -m a module.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="Its arguments.")] = None,
-    ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, help="How many ranks to start.")] = 1,
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, help="How many ranks to start here.")] = 1,
+    module: Annotated[bool, typer.Option("-m", "--module", help="SCRIPT is a module, as in python -m.")] = False,
+    nnodes: Annotated[int, typer.Option(min=1, help="How many machines take part; run this on each.")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="Which of them this is; 0 hosts the store.")] = 0,
+    rendezvous: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where node 0 is reached.")] = "",
+    wait: Annotated[float, typer.Option(help="Seconds for all machines to come.")] = 300.0,
+    env: Annotated[list[str] | None, typer.Option("-e", "--env", metavar="NAME=VALUE", help="Set for ranks.")] = None,
+    no_prefix: Annotated[bool, typer.Option("--no-prefix", help="Pass output on without [rank] before it.")] = False,
     grace: Annotated[float, typer.Option(help="Seconds between asking ranks to stop and killing them.")] = 5.0,
 ) -> None:
-    """Start SCRIPT on N ranks of this machine; if one fails, end the rest and say who failed and why."""
-    from torchcomms.launcher import launch
+    """Start SCRIPT on N ranks; if one fails, end the rest and say who failed and why.
 
-    raise typer.Exit(launch([sys.executable, "-u", str(script), *(arguments or [])], ranks, grace=grace))
+    Ranks inherit the environment; RANK, WORLD_SIZE, MASTER_ADDR and the other words of torchrun are set. What a rank
+    starts ends with it. For two machines: `--nnodes 2 --rendezvous node0:29400 --node-rank 0` on the first, 1 on the
+    second.
+    """
+    from torchcomms.errors import CommsTimeout, InvalidCall
+    from torchcomms.launcher import Job, launch
+    from torchcomms.launcher.output import printer
+
+    if not module and not Path(script).is_file():
+        raise typer.BadParameter(f"there is no file {script!r}; a module is started with -m", param_hint="SCRIPT")
+    try:
+        job = Job(
+            (sys.executable, "-u", *(["-m"] if module else []), script, *(arguments or [])),
+            ranks,
+            nodes=nnodes,
+            node=node_rank,
+            rendezvous=rendezvous,
+            environment=dict(_assignment(one) for one in env or []),
+            grace=grace,
+            patience=wait,
+        )
+        code = launch(job, printer(prefix=not no_prefix))
+    except InvalidCall as error:
+        raise typer.BadParameter(str(error)) from None
+    except CommsTimeout as error:
+        typer.echo(f"torchcomms: {error}", err=True)
+        code = 1
+    raise typer.Exit(code)
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--env")
+    return name, value
 
 
 @app.command()
-def doctor() -> None:
-    """List the installed backends: usable here, or why not."""
-    from torchcomms.discovery import backends
-    from torchcomms.doctor import examine
+def bench(
+    operation: Annotated[str, typer.Argument(help="all_reduce, broadcast, all_gather, reduce_scatter, …")],
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, help="How many ranks to start.")] = 2,
+    backend: Annotated[str, typer.Option(help="The backend to measure.")] = "auto",
+    sizes: Annotated[
+        str, typer.Option(metavar="FROM:TO", help="Bytes, by factors: 8:64M, 8:64M:4, or 4K,1M.")
+    ] = "8:64M",
+    dtype: Annotated[str, typer.Option(help="Of the elements, as torch spells it.")] = "float32",
+    device: Annotated[str, typer.Option(help="Where the tensors live.")] = "cpu",
+    peer: Annotated[str, typer.Option(help="Measure torch.distributed with this backend too: gloo, nccl, …")] = "",
+    seconds: Annotated[float, typer.Option(min=0.001, help="About how long to measure each size.")] = 0.3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Time a collective over sizes: median, percentiles, bandwidth, and whether the results are right.
 
-    for name in backends():
-        typer.echo(examine(name))
+    Busbw is what nccl-tests call so: algbw times 2(n-1)/n for all_reduce, (n-1)/n for gathering, scattering and
+    exchanging, 1 for broadcast and reduce; it compares with the speed of the link whatever n is.
+    """
+    from torchcomms.bench import Plan, main
+    from torchcomms.errors import InvalidCall
+
+    try:
+        plan = Plan.read(
+            operation, sizes, ranks, backend=backend, dtype=dtype, device=device, peer=peer, seconds=seconds
+        )
+    except InvalidCall as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(main(plan, as_json))
+
+
+@app.command()
+def doctor(
+    test: Annotated[
+        bool, typer.Option("--test", help="Run an all_reduce on two ranks of every usable backend.")
+    ] = False,
+) -> None:
+    """Say what there is on this machine, which backends work on it, and what to do about the others.
+
+    The exit code is 1 if no backend is usable, or one fails its test.
+    """
+    from torchcomms.doctor import main
+
+    raise typer.Exit(main(test))
 
 
 def main() -> None:

@@ -11,12 +11,13 @@ from torchcomms.launcher.process import Rank
 TRACEBACK = "Traceback (most recent call last):"
 OURS = re.compile(r"torchcomms\.errors\.\w+: ")
 NAMED = re.compile(r"\branks? (\d+(?:(?:, | and )\d+)*)")
+HEAD = re.compile(r"^\[rank\d+\]: ")  # that torch.distributed puts before every line of a traceback
 SHOWN = 5  # lines of a rank that left no traceback
 
 
 def reason(said: Iterable[str]) -> str:
     """The last line of the last traceback, or nothing."""
-    lines = list(said)
+    lines = [HEAD.sub("", line) for line in said]
     starts = [index for index, line in enumerate(lines) if line.strip() == TRACEBACK]
     below = lines[starts[-1] + 1 :] if starts else []
     return next((line for line in below if line and not line[0].isspace()), "")
