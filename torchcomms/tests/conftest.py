@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import TCPStore
 
 DEADLINE = 120
 
@@ -101,3 +102,17 @@ def start(zygote):
     deadline.cancel()
     for process in started:
         process.close()
+
+
+@pytest.fixture
+def ranks(start):
+    """`ranks(size, script, *arguments, **env)`: ranks that meet at a store of this process, as with a launcher."""
+    stores = []
+
+    def ranks(size, script, *arguments, **env):
+        stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(stores[-1].port), "WORLD_SIZE": str(size)}
+        meeting["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+        return [start(script, *arguments, RANK=str(rank), **meeting, **env) for rank in range(size)]
+
+    return ranks

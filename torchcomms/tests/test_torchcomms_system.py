@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed import HashStore, TCPStore
+from torch.distributed import HashStore
 
 import torchcomms
 from torchcomms import ReduceOp
@@ -46,20 +46,6 @@ def command(start, tmp_path):
     script = tmp_path / "torchcomms_command.py"
     script.write_text(COMMAND)
     return lambda *arguments, **env: start(script, *arguments, **env)
-
-
-@pytest.fixture
-def ranks(start):
-    """`ranks(size, script, *arguments)`: ranks that meet at a store of this process, as those of a launcher do."""
-    stores = []
-
-    def ranks(size, script, *arguments):
-        stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(stores[-1].port), "WORLD_SIZE": str(size)}
-        meeting["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-        return [start(script, *arguments, RANK=str(rank), **meeting) for rank in range(size)]
-
-    return ranks
 
 
 def test_one_of_four_killed_in_a_collective_is_named_by_all_survivors_at_once(ranks, tmp_path):

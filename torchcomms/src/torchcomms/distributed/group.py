@@ -51,6 +51,10 @@ class Identity(dist.ProcessGroup):
         """The communicator that moves tensors of `device`."""
         return self._comms[torch.device(device).type]
 
+    def comms(self) -> tuple[TorchComm, ...]:
+        """All its communicators, one for each device that it moves itself."""
+        return tuple(self._comms.values())
+
     def getBackendName(self) -> str:
         return NAME
 
