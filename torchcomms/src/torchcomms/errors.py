@@ -8,6 +8,7 @@ CommsError (Exception)
 ├── CommsAborted (RuntimeError)          this rank aborted the group, or the group is unusable after an error
 ├── CommsClosed (RuntimeError)           the backend or communicator was closed, or belongs to another process
 ├── CommsTimeout (TimeoutError)          a deadline passed; names the ranks that are missing
+├── EarlyOverflow (BufferError)          more messages came before their receives than there is room for
 ├── InvalidCall (ValueError)             a root, peer, list or tensor that the operation cannot take
 ├── InvalidState (RuntimeError)          the object is not ready for the call, or past it
 ├── MessageMismatch (ValueError)         a message has another length than the receive that it matches
@@ -87,6 +88,14 @@ class CommsTimeout(CommsError, TimeoutError):
     def __init__(self, message: str, *, missing: Iterable[int] = (), calls: Mapping[int, str] | None = None) -> None:
         super().__init__(message)
         self.missing, self.calls = frozenset(missing), dict(calls or {})
+
+
+class EarlyOverflow(CommsError, BufferError):
+    """Messages of more than `limit` bytes wait for receives that nobody has posted; the last came from `peer`."""
+
+    def __init__(self, message: str, *, peer: int = -1, limit: int = 0) -> None:
+        super().__init__(message)
+        self.peer, self.limit = peer, limit
 
 
 class InvalidCall(CommsError, ValueError):
