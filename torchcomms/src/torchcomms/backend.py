@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum, auto
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
 
 from torchcomms.algorithms.schedule import Schedule, Sequencer
@@ -107,6 +108,20 @@ class Store(Protocol):
         """Block until all keys are set; raises after `timeout`."""
 
 
+class RedOpType(Enum):
+    """The kinds of reduction."""
+
+    SUM = auto()
+    PRODUCT = auto()
+    MIN = auto()
+    MAX = auto()
+    BAND = auto()
+    BOR = auto()
+    BXOR = auto()
+    PREMUL_SUM = auto()
+    AVG = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class ReduceOp:
     """How elements of several ranks become one; always applied in the order of ranks.
@@ -129,9 +144,14 @@ class ReduceOp:
     BXOR: ClassVar[ReduceOp]
 
     @classmethod
-    def PREMUL_SUM(cls, factor: float) -> ReduceOp:
-        """The sum of `factor` times each rank's element; floating and complex dtypes only."""
+    def PREMUL_SUM(cls, factor: float | Tensor) -> ReduceOp:
+        """The sum of `factor` (a number or a tensor of one) times each rank's element; floating and complex dtypes."""
         return cls("premul_sum", float(factor))
+
+    @property
+    def type(self) -> RedOpType:
+        """The kind of reduction."""
+        return RedOpType[self.kind.upper()]
 
 
 ReduceOp.SUM = ReduceOp("sum")

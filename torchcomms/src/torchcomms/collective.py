@@ -1,12 +1,11 @@
 """One checked collective: agree on the call, run it on dense buffers, write the results back.
 
-The fingerprint and the first data go out together, so that the check costs no round trip. Short tensors run on private
-copies and so stay as they were if the ranks do not agree; long ones run in place.
+The fingerprint and the first data go out together, so that the check costs no round trip.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from torchcomms import fingerprint, layout
 from torchcomms.backend import P2P, Backend
+from torchcomms.errors import CommsTimeout
 from torchcomms.fingerprint import Call
 
 if TYPE_CHECKING:
@@ -22,49 +22,78 @@ if TYPE_CHECKING:
     from torchcomms.backend import Ticket
 
 TAG = -2
-SHORT = 32 << 10  # bytes of all tensors together up to which a collective runs on private copies
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of a collective: `begin` (of a deadline) starts it on dense buffers, and when it is through the `results`
+    go to the `targets`. A step that only waits for the fingerprints begins nothing."""
+
+    begin: Callable[[float], Ticket | None]
+    targets: Sequence[Tensor] = ()
+    results: Sequence[Tensor] = ()
+
+    def finish(self) -> None:
+        """Write the results back."""
+        layout.unpack(self.targets, self.results)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A collective ready to run: `call` of its sequence number is what the ranks must
-    agree on, `begin` starts it on dense buffers, `results` go to `targets` when it is through."""
+    """A collective ready to run: `call` of its sequence number is what the ranks must agree on; its steps run one
+    after another, as many on every rank, each made when its turn comes."""
 
     call: Callable[[int], Call]
-    begin: Callable[[], Ticket | None]
-    targets: Sequence[Tensor]
-    results: Sequence[Tensor]
+    steps: Iterable[Step]
 
 
-def is_short(tensors: Sequence[Tensor]) -> bool:
-    """Whether a collective over these tensors runs on private copies."""
-    return sum(tensor.nbytes for tensor in tensors) <= SHORT
+class Told:
+    """A ticket whose timeout also says where the ranks wait that have come: a `Ticket`."""
+
+    __slots__ = ("_rank", "_rows", "_ticket")
+
+    def __init__(self, ticket: Ticket, rank: int, rows: Sequence[Tensor]) -> None:
+        self._ticket, self._rank, self._rows = ticket, rank, rows
+
+    def test(self) -> bool:
+        return self._ticket.test()
+
+    def wait(self) -> None:
+        self._ticket.wait()
+
+    def wait_host(self, deadline: float) -> None:
+        try:
+            self._ticket.wait_host(deadline)
+        except CommsTimeout as late:
+            calls = fingerprint.arrived(packed(self._rows))
+            others = fingerprint.told({rank: call for rank, call in calls.items() if rank != self._rank}, late.missing)
+            raise CommsTimeout(f"{late}{others}", missing=late.missing, calls=calls) from late
 
 
-def in_place(tensor: Tensor, short: bool) -> Tensor:
-    """The buffer of a tensor that is read and written."""
-    return layout.private(tensor) if short else layout.dense(tensor)
-
-
-def to_fill(tensor: Tensor, short: bool) -> Tensor:
-    """The buffer of a tensor that is only written."""
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format) if short else layout.blank(tensor)
-
-
-def run(backend: Backend, plan: Plan, call: Call) -> Schedule:
+def run(backend: Backend, plan: Plan, call: Call, deadline: float) -> Schedule:
     """The schedule of a checked collective; raises `CollectiveMismatch` if the ranks do not agree."""
+    steps = iter(plan.steps)
+    step: Step | None = next(steps)
     with backend.coalesce():
-        arrivals, exchange = _exchange(backend, call)
-        started = plan.begin()
-    yield exchange
-    fingerprint.compare({rank: row.numpy().tobytes() for rank, row in enumerate(arrivals)})
-    if started is not None:
-        yield started
-    layout.unpack(plan.targets, plan.results)
+        rows, exchange = _exchange(backend, call)
+        started = step.begin(deadline) if step is not None else None
+    yield Told(exchange, backend.rank, rows)
+    fingerprint.compare(packed(rows))
+    while step is not None:
+        if started is not None:
+            yield Told(started, backend.rank, rows)
+        step.finish()
+        step = next(steps, None)
+        started = step.begin(deadline) if step is not None else None
+
+
+def packed(rows: Sequence[Tensor]) -> dict[int, bytes]:
+    """The fingerprints in `rows`, by rank."""
+    return {rank: row.numpy().tobytes() for rank, row in enumerate(rows)}
 
 
 def _exchange(backend: Backend, call: Call) -> tuple[Sequence[Tensor], Ticket]:
-    rows = torch.empty((backend.size, fingerprint.SIZE), dtype=torch.uint8).unbind(0)
+    rows = torch.zeros((backend.size, fingerprint.SIZE), dtype=torch.uint8).unbind(0)
     mine = rows[backend.rank]
     mine.numpy()[:] = memoryview(call.pack())
     others = [rank for rank in range(backend.size) if rank != backend.rank]

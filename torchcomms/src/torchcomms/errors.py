@@ -12,6 +12,7 @@ CommsError (Exception)
 ├── InvalidCall (ValueError)             a root, peer, list or tensor that the operation cannot take
 ├── InvalidState (RuntimeError)          the object is not ready for the call, or past it
 ├── MessageMismatch (ValueError)         a message has another length than the receive that it matches
+├── NanDetected (RuntimeError)           an operation was about to send a NaN, and a hook watched for it
 ├── NoRendezvous (LookupError)           neither a store nor the environment says where the group meets
 ├── PeerFailed (ConnectionError)         ranks died or left while they were needed
 ├── UnsupportedReduction (TypeError)     the reduction has no meaning for the dtype
@@ -112,6 +113,14 @@ class MessageMismatch(CommsError, ValueError):
     def __init__(self, message: str, *, peer: int = -1, tag: int = 0, expected: int = 0, actual: int = 0) -> None:
         super().__init__(message)
         self.peer, self.tag, self.expected, self.actual = peer, tag, expected, actual
+
+
+class NanDetected(CommsError, RuntimeError):
+    """A tensor of `operation` holds `count` NaN; nothing was sent by this rank."""
+
+    def __init__(self, message: str, *, operation: str = "", count: int = 0) -> None:
+        super().__init__(message)
+        self.operation, self.count = operation, count
 
 
 class NoRendezvous(CommsError, LookupError):

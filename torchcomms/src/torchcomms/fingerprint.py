@@ -69,6 +69,23 @@ def call_site() -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
+def arrived(calls: Mapping[int, bytes]) -> dict[int, str]:
+    """The calls that have come, worded; a row of zeros has not."""
+    return {rank: str(Call.unpack(call)) for rank, call in sorted(calls.items()) if any(call[:8])}
+
+
+def told(calls: Mapping[int, str], missing: frozenset[int]) -> str:
+    """Where the ranks that have come wait, as the end of a sentence; those in `missing` came and did not finish."""
+    ranks: dict[tuple[bool, str], list[int]] = {}
+    for rank, call in calls.items():
+        ranks.setdefault((rank in missing, call), []).append(rank)
+    verb = {True: "came to", False: "waits in"}
+    return "".join(
+        f"; {name_ranks(some)} {verb[late] if late or len(some) == 1 else 'wait in'} {call}"
+        for (late, call), some in ranks.items()
+    )
+
+
 def compare(calls: Mapping[int, bytes]) -> None:
     """Raise `CollectiveMismatch` unless all ranks called the same."""
     if len({call[:COMPARED] for call in calls.values()}) == 1:

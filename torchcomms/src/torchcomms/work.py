@@ -2,62 +2,153 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from torchcomms import layout
+from torchcomms.errors import CommsTimeout
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from torchcomms.backend import Ticket
+
+End = Callable[[Exception | None], None]
+Late = Callable[[CommsTimeout], None]
+
+
+class WorkStatus(Enum):
+    """Where an operation stands."""
+
+    NOT_STARTED = auto()
+    INPROGRESS = auto()
+    COMPLETED = auto()
+    TIMEDOUT = auto()
+    ERROR = auto()
 
 
 class Work:
-    """An operation in flight. It goes on while some thread waits for or asks about a work of its communicator.
+    """An operation in flight; several threads may wait for it.
 
-    The tensors belong to the communicator until `wait` has returned or `is_completed` was true.
+    An `async_op` goes on by itself until its deadline, then while some thread waits for it. The tensors belong to the
+    communicator until `wait` has returned or `is_completed` was true.
     """
 
-    __slots__ = ("_deadline", "_ticket", "_wait")
+    __slots__ = ("_deadline", "_end", "_error", "_late", "_lock", "_status", "_ticket")
 
-    def __init__(self, ticket: Ticket, deadline: float, wait: Callable[[Ticket, float], None] | None = None) -> None:
+    def __init__(self, ticket: Ticket, deadline: float, end: End, late: Late) -> None:
+        """`end` is called once, with the error or None, before any wait returns; what it raises is the error.
+
+        `late` is called once, if the operation is not through at its own deadline.
+        """
         self._ticket, self._deadline = ticket, deadline
-        self._wait = wait or type(ticket).wait_host
+        self._end: End | None = end
+        self._late: Late | None = late
+        self._lock = threading.RLock()  # an end may ask about its own work
+        self._error: Exception | None = None
+        self._status = WorkStatus.INPROGRESS
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Block until complete, for `timeout` seconds or the communicator's timeout. Raises a `CommsError`."""
-        self._wait(self._ticket, self._deadline if timeout is None else time.monotonic() + timeout)
+    @classmethod
+    def done(cls) -> Work:
+        """The work of an operation that is through."""
+        work = cls.__new__(cls)
+        work._status, work._error = WorkStatus.COMPLETED, None
+        return work
+
+    @property
+    def status(self) -> WorkStatus:
+        """Where it stands, as far as somebody has looked."""
+        return self._status
+
+    def wait(self, timeout: float | timedelta | None = None) -> None:
+        """Block until complete, for `timeout` (seconds) or until the operation's deadline. Raises a `CommsError`.
+
+        After a `CommsTimeout` it may be waited again.
+        """
+        if self._status in _OPEN:
+            seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+            deadline = self._deadline if seconds is None else time.monotonic() + seconds
+            try:
+                self._drive(deadline)
+            except CommsTimeout as error:
+                if deadline >= self._deadline:
+                    self._expire(error)
+                raise
+        self._raise()
+
+    def wait_blocking(self, timeout: float | timedelta | None = None) -> None:
+        """The same as `wait`, which blocks the host on every device."""
+        self.wait(timeout)
 
     def is_completed(self) -> bool:
         """Whether it is complete, without blocking. Raises the operation's error if it failed."""
-        return self._ticket.test()
-
-
-class Received:
-    """A receive whose message is written to its target when it is through: a `Ticket`."""
-
-    __slots__ = ("_buffer", "_target", "_ticket")
-
-    def __init__(self, ticket: Ticket, target: Tensor, buffer: Tensor) -> None:
-        self._ticket, self._buffer = ticket, buffer
-        self._target: Tensor | None = target
-
-    def test(self) -> bool:
-        return self._ticket.test() and self._unpack()
-
-    def wait(self) -> None:
-        self._ticket.wait()
-        self._unpack()
-
-    def wait_host(self, deadline: float) -> None:
-        self._ticket.wait_host(deadline)
-        self._unpack()
-
-    def _unpack(self) -> bool:
-        # Once only: what the caller writes to the tensor afterwards is not to be overwritten by a second wait.
-        if self._target is not None:
-            layout.unpack([self._target], [self._buffer])
-            self._target = None
+        if self._status in _OPEN:
+            try:
+                if not self._ticket.test():
+                    return False
+            except Exception as error:
+                self._settle(error)
+            else:
+                self._settle(None)
+        self._raise()
         return True
+
+    def poll(self) -> bool:
+        """Whether nobody need drive it any more: it has ended, or its deadline has passed. Never raises."""
+        try:
+            if self.is_completed():
+                return True
+        except Exception:
+            return True
+        if time.monotonic() < self._deadline:
+            return False
+        self.pause(0.0)
+        return True
+
+    def pause(self, seconds: float) -> None:
+        """Drive it for a while. Never raises."""
+        try:
+            self._drive(min(self._deadline, time.monotonic() + seconds))
+        except CommsTimeout as error:
+            if time.monotonic() >= self._deadline:
+                self._expire(error)
+
+    def _drive(self, deadline: float) -> None:
+        try:
+            self._ticket.wait_host(deadline)
+        except CommsTimeout:
+            raise
+        except Exception as error:
+            self._settle(error)
+        else:
+            self._settle(None)
+
+    def _settle(self, error: Exception | None) -> None:
+        with self._lock:
+            if self._end is None:
+                return
+            end, self._end = self._end, None
+            try:
+                end(error)
+            except Exception as raised:
+                error = error or raised
+            self._error = error
+            self._status = WorkStatus.COMPLETED if error is None else WorkStatus.ERROR
+
+    def _expire(self, error: CommsTimeout) -> None:
+        with self._lock:
+            late, self._late = self._late, None
+            if late is None or self._end is None:
+                return
+            self._status = WorkStatus.TIMEDOUT
+        late(error)
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+_OPEN = frozenset({WorkStatus.INPROGRESS, WorkStatus.TIMEDOUT})
+DONE = Work.done()
+TorchWork = Work  # upstream's name
