@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from torchcomms.errors import CommsTimeout
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from torchcomms.backend import Ticket
 
 Schedule = Generator["Ticket", None, None]
-
-SLICE = 1e-3  # seconds that a wait beside the queue blocks before it looks at the queue again
 
 
 class ScheduleTicket:
@@ -96,11 +93,6 @@ class Sequencer:
         self._changed = threading.Condition()
         self._driven = False  # a thread is at it
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is queued."""
-        return not self._queue
-
     def start(self, operation: object, schedule: Schedule, deadline: float) -> ScheduleTicket:
         """Queue a schedule; if nothing is before it, its first messages are posted at once.
 
@@ -155,17 +147,3 @@ class Sequencer:
                 return False
             self._driven = True
             return True
-
-    def wait_beside(self, ticket: Ticket, deadline: float) -> None:
-        """Wait for a ticket that is not in the queue and keep the queue moving meanwhile.
-
-        Without it a rank that waits for a message would hold up the collective that its sender waits for first.
-        """
-        while self._queue and not ticket.test():
-            self.advance()
-            until = min(deadline, time.monotonic() + SLICE)
-            with suppress(CommsTimeout):
-                ticket.wait_host(until)
-            if until == deadline:
-                break
-        ticket.wait_host(deadline)
