@@ -41,9 +41,21 @@ def cases() -> list[tuple[str, helium.Kernel, tuple[Any, ...], Callable[..., Any
     def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return torch.nn.functional.rms_norm(x, (1024,), weight, eps)
 
+    def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, (1024,), weight, bias, eps)
+
+    def cross_entropy(logits: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits, ids, reduction="none")
+
+    def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.silu(gate) * up
+
     return [
         ("softmax 4096×1024", library.softmax, (x,), lambda x: torch.softmax(x, -1)),
         ("rms norm 4096×1024", library.rms_norm, (x, weight, 1e-6), rms_norm),
+        ("layer norm 4096×1024", library.layer_norm, (x, weight, weight, 1e-6), layer_norm),
+        ("cross entropy 2048×32000", library.cross_entropy, (logits, ids), cross_entropy),
+        ("swiglu 4096×4096", library.swiglu, (large, large), swiglu),
         ("log_prob 2048×32000", library.log_prob, (logits, ids), log_prob),
         ("matmul f32 1024", library.matmul, (a, b), torch.mm),
         ("add 4096×4096", library.add, (large, large), torch.add),

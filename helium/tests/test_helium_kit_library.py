@@ -34,6 +34,19 @@ CASES = {
     "rms_norm": [Case((_random(5, 37), _random(37), 1e-6)), Case((_random(7, 64).half(), _random(64).half(), 0.1))],
     "log_prob": [Case((_random(5, 300), torch.tensor([0, 299, 7, 7, 150])))],
     "matmul": [Case((_random(33, 70), _random(70, 20)))],
+    "layer_norm": [
+        Case((_random(5, 37) + 100.0, _random(37), _random(37), 1e-5), rtol=1e-3, atol=1e-4),
+        Case((_random(7, 64).half(), _random(64).half(), _random(64).half(), 0.1)),
+    ],
+    "cross_entropy": [Case((_random(5, 300), torch.tensor([0, 299, 7, 7, 150])))],
+    "swiglu": [
+        Case((_random(5, 37), _random(5, 37) * 3)),
+        Case((_random(3, 37).bfloat16(), _random(3, 37).bfloat16())),
+    ],
+    "geglu": [Case((_random(5, 37), _random(5, 37) * 3))],
+    "embedding": [Case((torch.tensor([0, 9, 3, 3]), _random(10, 37)))],
+    "kl": [Case((_random(5, 37), _random(5, 37) * 2))],
+    "rope": [Case((_random(5, 16), _random(5, 8).cos(), _random(5, 8).sin()))],
 }
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional
 
 import helium
 import helium.language as hl
@@ -35,6 +36,26 @@ def gradients(function, *args):
     return [leaf.grad for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
+def divergence(logits, reference):
+    logs = [functional.log_softmax(one, -1) for one in (logits, reference)]
+    return functional.kl_div(logs[1], logs[0], reduction="none", log_target=True).sum(-1)
+
+
+def turned(x, cos, sin):
+    low, high = x.chunk(2, -1)
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+
+@pytest.mark.unit
+def test_a_rotation_is_undone_by_its_gradient():
+    x, angles = torch.randn(5, 8, requires_grad=True), torch.randn(5, 4)
+    cos, sin = angles.cos(), angles.sin()
+    out = library.rope(x, cos, sin)
+    torch.testing.assert_close(out, turned(x, cos, sin))
+    (gradient,) = torch.autograd.grad(out, x, out.detach())
+    torch.testing.assert_close(gradient, x.detach())
+
+
 @pytest.mark.unit
 def test_gradients_are_torchs():
     x, y, weight, ids = torch.randn(5, 9), torch.randn(5, 9), torch.randn(9), torch.tensor([0, 8, 3, 3, 1])
@@ -44,6 +65,16 @@ def test_gradients_are_torchs():
         (library.softmax, lambda a: torch.softmax(a, -1), (x,)),
         (library.add, torch.add, (x, y)),
         (library.matmul, torch.mm, (x, y.t().contiguous())),
+        (
+            library.layer_norm,
+            lambda a, w, b, e: functional.layer_norm(a, (9,), w, b, e),
+            (x + 50, weight, weight, 1e-5),
+        ),
+        (library.cross_entropy, lambda a, i: functional.cross_entropy(a, i, reduction="none"), (x, ids)),
+        (library.swiglu, lambda a, b: functional.silu(a) * b, (x, y)),
+        (library.geglu, lambda a, b: functional.gelu(a) * b, (x, y)),
+        (library.embedding, functional.embedding, (ids, x.t().contiguous())),
+        (library.kl, divergence, (x, y)),
     ]
     for ours, theirs, args in pairs:
         for got, expected in zip(gradients(ours, *args), gradients(theirs, *args), strict=True):

@@ -22,6 +22,13 @@ ARGS = {
     "rms_norm": (X, torch.empty(100), 1e-6),
     "log_prob": (X, torch.zeros(64, dtype=torch.int64)),
     "matmul": (X, Y),
+    "cross_entropy": (X, torch.zeros(64, dtype=torch.int64)),
+    "embedding": (torch.zeros(64, dtype=torch.int64), X),
+    "geglu": (X, X),
+    "kl": (X, X),
+    "layer_norm": (X, torch.empty(100), torch.empty(100), 1e-6),
+    "rope": (X, torch.empty(64, 50), torch.empty(64, 50)),
+    "swiglu": (X, X),
 }
 
 

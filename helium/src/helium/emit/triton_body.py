@@ -118,7 +118,7 @@ class Body:
 
     def _load(self, i: ir.Load) -> None:
         self._settle(i)
-        pointer, mask = self._access(i.tensor, i.indices, i.result.type, i.mask)
+        pointer, mask = self._access(i.tensor, i.indices, i.result.type, i.mask, i.line)
         masked = [f"mask={mask}", "other=0"] if mask else []
         self._zeroed.add(i.result)
         text = _call("tl.load", pointer, *masked)
@@ -126,7 +126,7 @@ class Body:
 
     def _store(self, i: ir.Store) -> None:
         self._settle(i)
-        pointer, mask = self._access(i.tensor, i.indices, i.value.type, i.mask)
+        pointer, mask = self._access(i.tensor, i.indices, i.value.type, i.mask, i.line)
         value = terms.typed(self._scope.term(i.value), i.value.type.dtype).expanded(len(i.value.type.shape))
         masked = [f"mask={mask}"] if mask else []
         self._scope.emit(_call("tl.store", pointer, value.text, *masked), i.line)
@@ -137,13 +137,13 @@ class Body:
             self._scope.emit("tl.debug_barrier()", i.line)
 
     def _access(
-        self, tensor: str, indices: tuple[ir.Index, ...], kind: TileType, mask: Value | None
+        self, tensor: str, indices: tuple[ir.Index, ...], kind: TileType, mask: Value | None, line: int
     ) -> tuple[str, str]:
         rank = len(kind.shape)
         conditions = self._scope.mask(kind.shape)
         offsets = [self._parameters.pointer(tensor)]
         for dim, index in enumerate(indices):
-            place = self._place(index, kind)
+            place = self._place(tensor, index, kind, line)
             offsets.append(f"{place} * {self._parameters.stride(tensor, dim)}")
             if isinstance(index, ir.ValueIndex):
                 size = self._parameters.size(Dim(tensor, dim))
@@ -152,11 +152,17 @@ class Body:
             conditions.append(self._scope.term(mask).expanded(rank).atom)
         return " + ".join(offsets), " & ".join(conditions)
 
-    def _place(self, index: ir.Index, kind: TileType) -> str:
+    def _place(self, tensor: str, index: ir.Index, kind: TileType, line: int) -> str:
         if isinstance(index, ir.ValueIndex):
             # A literal or a kernel argument may be narrower than the offsets that it makes.
             whole = self._scope.whole(index.value)
-            return Term(f"tl.cast({whole}, tl.int64)" if index.value.type.dtype != "int64" else whole).atom
+            text = f"tl.cast({whole}, tl.int64)" if index.value.type.dtype != "int64" else whole
+            if text.isidentifier():
+                return text
+            # Read three times: for the address and for both of its bounds.
+            name = self._scope.names.unique(f"{tensor}_place")
+            self._scope.emit(f"{name} = {text}", line)
+            return name
         return along(self._scope.index(kind.shape[index.dim]), index.dim, len(kind.shape))
 
     # Values.

@@ -1,13 +1,32 @@
-"""Kernels ready to use, each in its own file, each a torch.library operation such as ``torch.ops.helium.softmax``."""
+"""Kernels ready to use, each a torch.library operation such as ``torch.ops.helium.softmax``."""
 
 from helium.contract import TensorSpec
 from helium.library.add import add
+from helium.library.cross_entropy import cross_entropy
+from helium.library.embedding import embedding
+from helium.library.gated import geglu, swiglu
+from helium.library.kl import kl
+from helium.library.layer_norm import layer_norm
 from helium.library.log_prob import log_prob
 from helium.library.matmul import matmul
 from helium.library.rms_norm import rms_norm
+from helium.library.rope import rope
 from helium.library.softmax import softmax
 
-__all__ = ["add", "log_prob", "matmul", "rms_norm", "softmax"]
+__all__ = [
+    "add",
+    "cross_entropy",
+    "embedding",
+    "geglu",
+    "kl",
+    "layer_norm",
+    "log_prob",
+    "matmul",
+    "rms_norm",
+    "rope",
+    "softmax",
+    "swiglu",
+]
 
 
 def _register() -> None:
@@ -15,10 +34,14 @@ def _register() -> None:
     matrix = TensorSpec.contiguous(("m", "n"), "float32")
     vector = TensorSpec.contiguous(("n",), "float32")
     ids = TensorSpec.contiguous(("m",), "int64")
-    add.operation(matrix, matrix)
-    log_prob.operation(matrix, ids)
-    matmul.operation(matrix, matrix)
+    for kernel in (add, geglu, kl, matmul, swiglu):
+        kernel.operation(matrix, matrix)
+    for kernel in (cross_entropy, log_prob):
+        kernel.operation(matrix, ids)
+    embedding.operation(ids, matrix)
+    layer_norm.operation(matrix, vector, vector, 1e-6)
     rms_norm.operation(matrix, vector, 1e-6)
+    rope.operation(matrix, matrix, matrix)
     softmax.operation(matrix)
 
 
