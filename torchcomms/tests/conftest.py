@@ -9,11 +9,14 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed import TCPStore
+from torch.distributed import HashStore, TCPStore
+
+import torchcomms
 
 DEADLINE = 120
 
@@ -116,3 +119,44 @@ def ranks(start):
         return [start(script, *arguments, RANK=str(rank), **meeting, **env) for rank in range(size)]
 
     return ranks
+
+
+@pytest.fixture(params=["inproc", "tcp", "shm"])
+def backend(request):
+    """The name of a backend whose ranks may be threads."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def outcomes():
+    """`outcomes(backend, size, function)`: what `function(comm)` returns or raises on each rank; ranks are threads."""
+
+    def outcomes(backend, size, function, timeout=20.0, **options):
+        store = HashStore()
+
+        def rank(number):
+            where = {"store": store, "rank": number, "size": size, "timeout": timedelta(seconds=timeout)}
+            with torchcomms.new_comm(backend, "cpu", name="test", **where, **options) as comm:
+                try:
+                    return function(comm)
+                except Exception as error:
+                    return error
+
+        with ThreadPoolExecutor(size) as threads:
+            return list(threads.map(rank, range(size)))
+
+    return outcomes
+
+
+@pytest.fixture(scope="session")
+def world(outcomes):
+    """As `outcomes`, and the first error of any rank is raised."""
+
+    def world(*arguments, **options):
+        found = outcomes(*arguments, **options)
+        for outcome in found:
+            if isinstance(outcome, Exception):
+                raise outcome
+        return found
+
+    return world

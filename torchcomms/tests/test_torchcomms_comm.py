@@ -20,35 +20,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 LONG = 20_000
 
 
-@pytest.fixture(params=["inproc", "tcp"])
-def backend(request):
-    return request.param
-
-
-def world(backend, size, function, timeout=20.0):
-    """What `function(comm)` returns or raises on each rank, ranks being threads."""
-    store = HashStore()
-
-    def rank(number):
-        where = {"store": store, "rank": number, "size": size, "timeout": timedelta(seconds=timeout)}
-        with torchcomms.new_comm(backend, "cpu", name="test", **where) as comm:
-            try:
-                return function(comm)
-            except Exception as error:
-                return error
-
-    with ThreadPoolExecutor(size) as threads:
-        return list(threads.map(rank, range(size)))
-
-
-def good(outcomes):
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-    return outcomes
-
-
-def test_a_communicator_knows_who_it_is(backend):
+def test_a_communicator_knows_who_it_is(world, backend):
     def ask(comm):
         return comm.get_rank(), comm.get_size(), comm.get_backend(), comm.get_name(), comm.get_device().type
 
@@ -57,7 +29,7 @@ def test_a_communicator_knows_who_it_is(backend):
 
 @pytest.mark.parametrize("count", [6, LONG])
 @pytest.mark.parametrize("operation", ["all_reduce", "broadcast", "reduce", "send", "all_gather", "reduce_scatter"])
-def test_strided_tensors_come_out_right_and_only_their_own_elements_are_written(backend, operation, count):
+def test_strided_tensors_come_out_right_and_only_their_own_elements_are_written(world, backend, operation, count):
     def column(value):
         whole = torch.full((count, 3), -1.0)
         whole[:, 1] = value
@@ -90,18 +62,18 @@ def test_strided_tensors_come_out_right_and_only_their_own_elements_are_written(
         "all_gather": (2, 1),
         "reduce_scatter": (4, 2),
     }[operation]
-    for whole, value in zip(good(world(backend, 2, run)), wanted, strict=True):
+    for whole, value in zip(world(backend, 2, run), wanted, strict=True):
         assert bool((whole[:, 1] == value).all())
         assert bool((whole[:, ::2] == -1).all())
 
 
-def test_lazily_conjugated_tensors_are_what_they_mean(backend):
+def test_lazily_conjugated_tensors_are_what_they_mean(world, backend):
     def run(comm):
         tensor = torch.tensor([1 + 2j, 3 - 1j]).conj()
         comm.all_reduce(tensor, ReduceOp.SUM)
         return tensor.resolve_conj()
 
-    assert all(torch.equal(seen, torch.tensor([2 - 4j, 6 + 2j])) for seen in good(world(backend, 2, run)))
+    assert all(torch.equal(seen, torch.tensor([2 - 4j, 6 + 2j])) for seen in world(backend, 2, run))
 
 
 CALLS = {
@@ -123,26 +95,26 @@ CALLS = {
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_ranks_that_call_differently_all_learn_who_called_what(backend, case):
+def test_ranks_that_call_differently_all_learn_who_called_what(outcomes, backend, case):
     call, word = CALLS[case]
-    for outcome in world(backend, 2, lambda comm: call(comm, comm.get_rank())):
+    for outcome in outcomes(backend, 2, lambda comm: call(comm, comm.get_rank())):
         assert isinstance(outcome, CollectiveMismatch)
         assert set(outcome.calls) == {0, 1}
         assert word in str(outcome)
         assert "test_torchcomms_comm.py:" in str(outcome)
 
 
-def test_a_mismatch_names_both_groups_of_ranks_and_ends_the_communicator():
+def test_a_mismatch_names_both_groups_of_ranks_and_ends_the_communicator(world):
     def run(comm):
         with pytest.raises(CollectiveMismatch, match=r"rank 0 called broadcast.*ranks 1, 2 called barrier"):
             comm.barrier() if comm.get_rank() else comm.broadcast(torch.ones(1), 0)
         with pytest.raises(CommsAborted, match="no more use"):
             comm.barrier()
 
-    good(world("tcp", 3, run))
+    world("tcp", 3, run)
 
 
-def test_a_rank_that_never_comes_is_named_with_the_call_that_waits_for_it(backend):
+def test_a_rank_that_never_comes_is_named_with_the_call_that_waits_for_it(outcomes, backend):
     done = threading.Barrier(3)
 
     def run(comm):
@@ -152,14 +124,14 @@ def test_a_rank_that_never_comes_is_named_with_the_call_that_waits_for_it(backen
         finally:
             done.wait(20)
 
-    for outcome in world(backend, 3, run)[:2]:
+    for outcome in outcomes(backend, 3, run)[:2]:
         assert isinstance(outcome, CommsTimeout)
         assert outcome.missing == {2}
         assert "all_reduce(#1, sum, float32, 4 elements) at test_torchcomms_comm.py" in str(outcome)
 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.uint16, torch.uint32, torch.uint64, torch.bool, *FLOAT8])
-def test_rare_dtypes_move_and_reduce(backend, dtype):
+def test_rare_dtypes_move_and_reduce(world, backend, dtype):
     def run(comm):
         tensor = torch.tensor([comm.get_rank(), 1, 0, 1]).to(dtype)
         comm.all_reduce(tensor, ReduceOp.SUM)
@@ -168,18 +140,18 @@ def test_rare_dtypes_move_and_reduce(backend, dtype):
         return tensor, moved
 
     total = [1, 1, 0, 1] if dtype is torch.bool else [1, 2, 0, 2]
-    for tensor, moved in good(world(backend, 2, run)):
+    for tensor, moved in world(backend, 2, run):
         assert tensor.to(torch.float64).tolist() == total
         assert moved.to(torch.float64).tolist() == [0, 1, 1]
 
 
-def test_a_bool_never_becomes_a_byte_of_two(backend):
+def test_a_bool_never_becomes_a_byte_of_two(world, backend):
     def run(comm):
         tensor = torch.ones(3, dtype=torch.bool)
         comm.all_reduce(tensor, ReduceOp.SUM)
         return tensor.view(torch.uint8).tolist()
 
-    assert good(world(backend, 3, run)) == [[1, 1, 1]] * 3
+    assert world(backend, 3, run) == [[1, 1, 1]] * 3
 
 
 @pytest.mark.parametrize(
@@ -191,17 +163,17 @@ def test_a_bool_never_becomes_a_byte_of_two(backend):
         (torch.int32, ReduceOp.PREMUL_SUM(0.5)),
     ],
 )
-def test_a_reduction_without_a_meaning_is_refused_before_anything_is_sent(dtype, op):
+def test_a_reduction_without_a_meaning_is_refused_before_anything_is_sent(world, dtype, op):
     def run(comm):
         with pytest.raises(UnsupportedReduction, match=f"{op.kind} has no meaning for {dtype}: choose one of"):
             comm.all_reduce(torch.ones(2, dtype=dtype), op)
         comm.barrier()
 
-    good(world("inproc", 2, run))
+    world("inproc", 2, run)
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint64])
-def test_integer_average_rounds_toward_zero_and_does_not_overflow(backend, dtype):
+def test_integer_average_rounds_toward_zero_and_does_not_overflow(world, backend, dtype):
     def run(comm):
         top = torch.iinfo(torch.uint8 if dtype == torch.uint8 else torch.int8).max
         values = [top, top - comm.get_rank(), 3 + comm.get_rank()]
@@ -212,19 +184,19 @@ def test_integer_average_rounds_toward_zero_and_does_not_overflow(backend, dtype
 
     top = 255 if dtype == torch.uint8 else 127
     signed = [] if dtype in (torch.uint8, torch.uint16, torch.uint64) else [-3]
-    assert good(world(backend, 2, run)) == [[top, (2 * top - 1) // 2, 3, *signed]] * 2
+    assert world(backend, 2, run) == [[top, (2 * top - 1) // 2, 3, *signed]] * 2
 
 
-def test_premultiplied_sums(backend):
+def test_premultiplied_sums(world, backend):
     def run(comm):
         tensor = torch.full((3,), comm.get_rank() + 1.0)
         comm.all_reduce(tensor, ReduceOp.PREMUL_SUM(0.5))
         return tensor.tolist()
 
-    assert good(world(backend, 2, run)) == [[1.5] * 3] * 2
+    assert world(backend, 2, run) == [[1.5] * 3] * 2
 
 
-def test_empty_and_uneven_tensors(backend):
+def test_empty_and_uneven_tensors(world, backend):
     def run(comm):
         rank = comm.get_rank()
         empty = torch.empty(1, 0, 2)
@@ -238,10 +210,10 @@ def test_empty_and_uneven_tensors(backend):
         comm.all_to_all(swapped, [torch.ones(rank), torch.ones(1 + rank)])
         return outputs[1].mean().item(), scattered.tolist(), sum(int(part.sum()) for part in swapped)
 
-    assert good(world(backend, 2, run)) == [(7.0, [], 1), (7.0, [2.0] * 3, 3)]
+    assert world(backend, 2, run) == [(7.0, [], 1), (7.0, [2.0] * 3, 3)]
 
 
-def test_a_message_between_two_then_a_barrier_of_all(backend):
+def test_a_message_between_two_then_a_barrier_of_all(world, backend):
     def run(comm):
         tensor = torch.full((LONG,), 5.0)
         if comm.get_rank() < 2:
@@ -249,10 +221,10 @@ def test_a_message_between_two_then_a_barrier_of_all(backend):
         comm.barrier()
         return tensor.mean().item()
 
-    assert good(world(backend, 3, run)) == [5.0] * 3
+    assert world(backend, 3, run) == [5.0] * 3
 
 
-def test_a_rank_may_wait_for_a_message_while_its_sender_waits_for_the_collective_first(backend):
+def test_a_rank_may_wait_for_a_message_while_its_sender_waits_for_the_collective_first(world, backend):
     def run(comm):
         total, tensor = torch.ones(LONG), torch.full((LONG,), float(comm.get_rank()))
         pending = comm.all_reduce(total, ReduceOp.SUM, async_op=True)
@@ -265,10 +237,10 @@ def test_a_rank_may_wait_for_a_message_while_its_sender_waits_for_the_collective
         assert pending.is_completed()
         return total.mean().item(), tensor.mean().item()
 
-    assert good(world(backend, 2, run)) == [(2.0, 1.0)] * 2
+    assert world(backend, 2, run) == [(2.0, 1.0)] * 2
 
 
-def test_two_threads_of_a_rank_on_two_communicators(backend):
+def test_two_threads_of_a_rank_on_two_communicators(world, backend):
     def run(comm):
         def many(each):
             for step in range(20):
@@ -281,10 +253,10 @@ def test_two_threads_of_a_rank_on_two_communicators(backend):
             return len(list(threads.map(many, [comm, other])))
 
     second = HashStore()
-    assert good(world(backend, 2, run)) == [2, 2]
+    assert world(backend, 2, run) == [2, 2]
 
 
-def test_a_peer_that_dies_is_named_and_the_communicator_stays_ended(backend):
+def test_a_peer_that_dies_is_named_and_the_communicator_stays_ended(world, backend):
     def run(comm):
         if comm.get_rank() == 1:
             comm._backend.sever()
@@ -295,10 +267,10 @@ def test_a_peer_that_dies_is_named_and_the_communicator_stays_ended(backend):
         with pytest.raises(PeerFailed, match="has lost ranks"):
             comm.barrier()
 
-    good(world(backend, 3, run))
+    world(backend, 3, run)
 
 
-def test_abort_and_finalize_end_waits(backend):
+def test_abort_and_finalize_end_waits(world, backend):
     both = threading.Barrier(2)
 
     def run(comm):
@@ -312,10 +284,10 @@ def test_abort_and_finalize_end_waits(backend):
         with pytest.raises(CommsClosed):
             comm.barrier()
 
-    good(world(backend, 2, run))
+    world(backend, 2, run)
 
 
-def test_what_cannot_be_moved_or_written_is_refused_with_the_cure():
+def test_what_cannot_be_moved_or_written_is_refused_with_the_cure(world):
     def run(comm):
         with pytest.raises(InvalidCall, match=r"expanded tensor.*pass a clone"):
             comm.all_reduce(torch.ones(1).expand(4), ReduceOp.SUM)
@@ -330,7 +302,7 @@ def test_what_cannot_be_moved_or_written_is_refused_with_the_cure():
         with pytest.raises(InvalidCall, match="peer 3"):
             comm.send(torch.ones(2), 3)
 
-    good(world("inproc", 1, run))
+    world("inproc", 1, run)
 
 
 def test_without_a_meeting_place_the_variables_are_named(monkeypatch):
@@ -360,7 +332,7 @@ def test_opening_names_the_ranks_that_do_not_come(backend):
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int16, torch.int64, torch.uint8]),
     seed=st.integers(0, 2**31),
 )
-def test_all_reduce_is_the_sum_in_the_order_of_ranks(size, shape, stretch, dtype, seed):
+def test_all_reduce_is_the_sum_in_the_order_of_ranks(world, size, shape, stretch, dtype, seed):
     generator = torch.Generator().manual_seed(seed)
     shape = [*shape, stretch]
     parts = [torch.randint(-50, 50, shape, generator=generator).to(dtype) for _ in range(size)]
@@ -376,5 +348,5 @@ def test_all_reduce_is_the_sum_in_the_order_of_ranks(size, shape, stretch, dtype
     total = parts[0].to(wide)
     for part in parts[1:]:
         total = total + part.to(wide)
-    for seen in good(world("inproc", size, run)):
+    for seen in world("inproc", size, run):
         assert torch.equal(seen, total.to(dtype))
