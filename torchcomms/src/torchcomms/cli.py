@@ -110,6 +110,25 @@ def doctor(
     raise typer.Exit(main(test))
 
 
+@app.command()
+def trace(
+    dumps: Annotated[list[Path], typer.Argument(help="Files that flight recorders wrote, or folders of them.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The timeline, for Perfetto or Chrome.")] = Path(
+        "trace.json"
+    ),
+) -> None:
+    """Merge the ranks' flight records into one timeline, and say which rank is behind in which operation."""
+    from torchcomms.errors import InvalidCall
+    from torchcomms.trace import merge
+
+    try:
+        lines = merge(dumps, output)
+    except (InvalidCall, OSError) as error:
+        raise typer.BadParameter(str(error)) from None
+    for line in lines:
+        typer.echo(line)
+
+
 def main() -> None:
     """The entry point of the console script."""
     app()

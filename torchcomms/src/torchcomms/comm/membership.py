@@ -188,6 +188,8 @@ class Membership(Core):
 
     def finalize(self) -> None:
         """Close the communicator and release all it holds. May be called again."""
+        if self._closed is not None:
+            return
         op_id = self._hooks.before(lambda op_id: PreHookArgs(OpName.finalize, op_id))
         group, self._express = self._group, None
         self._closed = CommsClosed(f"communicator {self._name!r} is finalized; make a new one")
