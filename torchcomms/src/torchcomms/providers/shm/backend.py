@@ -14,13 +14,18 @@ from torchcomms.errors import BackendInvalid, CommsAborted, CommsClosed
 from torchcomms.providers.shm import build, native
 from torchcomms.providers.shm.collectives import NATIVE, Collectives
 from torchcomms.providers.shm.express import ShmExpress
+from torchcomms.providers.shm.heap import Heap
 from torchcomms.providers.shm.queue import PARK, Queue
 from torchcomms.providers.shm.rendezvous import Layout, agree, layout
 from torchcomms.providers.shm.sockets import SocketShmBackend
+from torchcomms.providers.shm.window import ShmWindow
 from torchcomms.providers.tcp.engine import Engine
 from torchcomms.providers.tcp.rendezvous import MACHINE, connect_all
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
     from torchcomms.providers.shm.native import Core, Group
 
 SPIN = 50e-6  # seconds of looking before a waiter sleeps, where every rank has a processor
@@ -51,10 +56,11 @@ class ShmBackend(Collectives):
     express: ShmExpress
 
     def __init__(
-        self, core: Core, group: Group, engine: Engine, rank: int, size: int, device: str, timeout: float
+        self, core: Core, group: Group, engine: Engine, rank: int, size: int, device: str, timeout: float, heap: int
     ) -> None:
         super().__init__(engine, rank, size, device, timeout)
         self.core, self.group, self.queue = core, group, Queue(group, engine, rank, size)
+        self.heap = Heap(group, rank, heap)
         self.express = ShmExpress(group, self.queue, rank, size, timeout)
         # Also at interpreter exit: a rank that ends in order says goodbye and is not taken for dead.
         self._finalizer = weakref.finalize(self, _release, engine, self.queue, group)
@@ -68,7 +74,7 @@ class ShmBackend(Collectives):
         found = native.expected()
         if native.wanted(None) is False or found.core is None:
             return SocketShmBackend.capabilities()
-        return Capabilities(native=NATIVE, mismatch="inline", death_bound_ms=100.0, reason=found.how)
+        return Capabilities(native=NATIVE, windows=True, mismatch="inline", death_bound_ms=100.0, reason=found.how)
 
     @classmethod
     def open(
@@ -96,16 +102,23 @@ class ShmBackend(Collectives):
             raise
         engine = Engine(rank, size, connections, cls.name)
         opened: Backend
-        if core is None or group is None:
+        if core is None or group is None or agreed is None:
             opened = SocketShmBackend(engine, rank, size, device, timeout)
         else:
-            opened = ShmBackend(core, group, engine, rank, size, device, timeout)
+            opened = ShmBackend(core, group, engine, rank, size, device, timeout, agreed[0].heap)
         return cast(Self, opened)
 
     def abort(self, reason: str) -> None:
         failure = CommsAborted(f"aborted on this rank: {reason}", reason=reason)
         self.engine.end(failure)
         self.queue.fail(failure)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        self.queue.check()
+        return self.heap.empty(tuple(shape), dtype)
+
+    def window(self, tensor: Tensor) -> ShmWindow:
+        return ShmWindow(self, tensor)
 
     def close(self) -> None:
         self._finalizer()
