@@ -1,14 +1,16 @@
 """The conformance kit: our backends pass, and each broken one fails exactly the check that is meant for it."""
 
 import dataclasses
+import os
+from typing import ClassVar
 
 import pytest
 import torch
 
-from torchcomms import find
 from torchcomms.algorithms.schedule import Sequencer
-from torchcomms.backend import Capabilities, ReduceOp
+from torchcomms.backend import P2P, Capabilities, ReduceOp
 from torchcomms.errors import CommsAborted, CommsTimeout, InvalidCall, PeerFailed
+from torchcomms.providers.inbox import Batch
 from torchcomms.providers.inproc import InprocBackend
 from torchcomms.testing import ThreadWorld, check_backend
 from torchcomms.testing.kit import CHECKS
@@ -66,7 +68,9 @@ def changed(message, **fields):
 class NoDevice(InprocBackend):
     @classmethod
     def open(cls, **arguments):
-        return super().open(**{**arguments, "device": ""})
+        opened = super().open(**arguments)
+        opened.device = torch.device(opened.device)
+        return opened
 
 
 class WrongValues(Tampering):
@@ -94,7 +98,7 @@ class RefusesEmpty(Tampering):
 class InOrderOnly(InprocBackend):
     def post(self, batch):
         if {message.tag for message in batch} == {1}:
-            for message in batch:
+            for message in sorted(batch, key=lambda message: message.kind):
                 super().post([message]).wait_host(0.0)
             return Done()
         return super().post(batch)
@@ -190,6 +194,15 @@ class GivesUp(InprocBackend):
         return OneChance(ticket) if batch[0].tag == 13 else ticket
 
 
+class MixesThreads(InprocBackend):
+    """Answers a receive of one thread with what another thread sends."""
+
+    def post(self, batch):
+        if batch[0].tag == 31:
+            batch = [changed(message, tag=30) for message in batch]
+        return super().post(batch)
+
+
 class AbortsWithoutReason(InprocBackend):
     def abort(self, reason):
         super().abort("")
@@ -232,6 +245,41 @@ class ClosesByAbort(InprocBackend):
 
     def abort(self, reason):
         self._end(CommsAborted(reason, reason=reason))
+
+
+class OpensOnce(InprocBackend):
+    @classmethod
+    def open(cls, **arguments):
+        if arguments["store"].add(f"opened/{arguments['rank']}", 1) > 8:
+            raise InvalidCall("opened eight times already")
+        return super().open(**arguments)
+
+
+class OneEpoch(InprocBackend):
+    @classmethod
+    def open(cls, *, store, rank, epoch, **arguments):
+        opened = super().open(store=store, rank=rank, epoch=epoch, **arguments)
+        if epoch:
+            opened.hub.inboxes[0, 1].deliver(Batch([P2P("send", torch.ones(2), 0, 25)], 1).messages[0])
+            opened.barrier().wait()
+        return opened
+
+
+class MissesEverybody(InprocBackend):
+    @classmethod
+    def open(cls, **arguments):
+        try:
+            return super().open(**arguments)
+        except CommsTimeout as late:
+            raise CommsTimeout(str(late), missing=late.missing | {0}) from None
+
+
+class KeepsADescriptor(InprocBackend):
+    kept: ClassVar = []
+
+    def close(self):
+        self.kept.append(os.dup(0))
+        super().close()
 
 
 class RootIsZero(InprocBackend):
@@ -322,12 +370,17 @@ BROKEN = {
     "core.length": Truncates,
     "core.deadline": NamesNobody,
     "core.wait_again": GivesUp,
+    "core.threads": MixesThreads,
     "core.abort": AbortsWithoutReason,
     "core.lost": SeesNoDeath,
     "core.death_wakes": DeathWithoutName,
     "core.leave": LeavesLikeDead,
     "core.close": ClosesOnce,
     "core.closed": ClosesByAbort,
+    "core.reopen": OpensOnce,
+    "core.epoch": OneEpoch,
+    "core.missing": MissesEverybody,
+    "core.leaks": KeepsADescriptor,
     "derived.broadcast": RootIsZero,
     "derived.all_reduce": AverageIsSum,
     "derived.same_bits": RankNoise,
@@ -345,21 +398,32 @@ BROKEN = {
 }
 
 
+GROUPS = ("core", "derived")
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_stays():
+    yield
+    while KeepsADescriptor.kept:
+        os.close(KeepsADescriptor.kept.pop())
+
+
 @pytest.mark.parametrize("name", ["inproc", "tcp"])
 def test_our_backends_keep_the_contract(name):
-    report = check_backend(lambda size: ThreadWorld(find(name), size))
+    report = check_backend(lambda size: ThreadWorld(name, size))
     assert not report.failed, str(report)
-    assert not report.unclaimed
-    assert report.ran == tuple(check.id for check in CHECKS)
+    assert {one.partition(".")[0] for one in report.unclaimed} <= {"mismatch", "express", "window"}
+    assert {*report.ran, *report.unclaimed} == {check.id for check in CHECKS}
 
 
 def test_every_check_has_a_backend_that_it_rejects():
-    assert list(BROKEN) == [check.id for check in CHECKS]
+    assert list(BROKEN) == [check.id for check in CHECKS if check.id.partition(".")[0] in GROUPS]
 
 
 @pytest.mark.parametrize("check", BROKEN)
-def test_a_broken_backend_fails_the_check_meant_for_it_and_no_other(check):
-    report = check_backend(lambda size: ThreadWorld(BROKEN[check], size, timeout=5.0))
+def test_a_broken_backend_fails_the_check_meant_for_it_and_no_other_of_its_group(check):
+    group = check.partition(".")[0]
+    report = check_backend(lambda size: ThreadWorld(BROKEN[check], size, timeout=5.0), only=[group])
     assert set(report.failed) == {check}, str(report)
     clause = next(one.clause for one in CHECKS if one.id == check)
     assert report.failed[check].startswith(clause)

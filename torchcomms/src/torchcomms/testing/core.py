@@ -2,207 +2,200 @@
 
 from __future__ import annotations
 
-import re
 import time
-import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import torch
-from torch import Tensor
 
-from torchcomms.backend import P2P, Backend, Capabilities
+from torchcomms.backend import Backend
 from torchcomms.errors import CommsTimeout, MessageMismatch
+from torchcomms.testing.messages import claimed_dtypes, move, recv, run, send
 from torchcomms.testing.report import Check, expect
+from torchcomms.testing.samples import all_dtypes, moved, same_bytes
 from torchcomms.testing.world import World, results, soon
 
 LONG = 1 << 20  # elements of one message that no socket buffer holds
+MESSAGES = 50  # from each of two threads
 
 
-def send(tensor: Tensor, peer: int, tag: int = 0) -> P2P:
-    """A message to `peer`."""
-    return P2P("send", tensor, peer, tag)
+def shape_of_group(world: World[Backend]) -> None:
+    for rank, seen in enumerate(results(world, _shape)):
+        expect(seen[:2] == (rank, world.size), f"rank {rank} of {world.size} has (rank, size) = {seen[:2]}")
+        expect(seen[2] > 0 and isinstance(seen[3], str), "no timeout, or no device by name, on the opened backend")
 
 
-def recv(tensor: Tensor, peer: int, tag: int = 0) -> P2P:
-    """A message from `peer`."""
-    return P2P("recv", tensor, peer, tag)
+def _shape(backend: Backend) -> tuple[int, int, float, object]:
+    return backend.rank, backend.size, backend.timeout, backend.device
 
 
-def run(backend: Backend, *batch: P2P) -> None:
-    """Post and wait."""
-    backend.post(batch).wait_host(soon())
-
-
-def move(backend: Backend, tensor: Tensor, tag: int = 0) -> Tensor:
-    """Rank 0's tensor, as it arrives at rank 1."""
-    received = torch.empty_like(tensor)
-    run(backend, send(tensor, 1, tag) if backend.rank == 0 else recv(received, 0, tag))
-    return received
-
-
-def shape_of_group(world: World) -> None:
-    for rank, backend in enumerate(world.backends):
-        seen = (backend.rank, backend.size)
-        expect(seen == (rank, world.size), f"rank {rank} of {world.size} has (rank, size) = {seen}")
-        expect(backend.timeout > 0 and backend.device, "no timeout or device on the opened backend")
-
-
-def values(world: World) -> None:
+def values(world: World[Backend]) -> None:
     sent = torch.arange(1000, dtype=torch.float32)
-    received = results(world, lambda backend: move(backend, sent))[1]
-    expect(torch.equal(received, sent), "the receiver's values differ from the sender's")
+    expect(torch.equal(results(world, partial(move, sent))[1], sent), "the receiver's values differ from the sender's")
 
 
-def every_dtype(world: World) -> None:
-    claimed = world.backends[0].capabilities().dtypes
-    for name, dtype in sorted(all_dtypes().items()):
-        if claimed is None or name in claimed:
-            sent = _sample(name, dtype)
-            received = results(world, lambda backend, sent=sent: move(backend, sent, 11))[1]  # type: ignore[misc]
-            expect(torch.equal(received.view(torch.uint8), sent.view(torch.uint8)), f"{name} arrives changed")
+def every_dtype(world: World[Backend]) -> tuple[str, ...]:
+    names = results(world, claimed_dtypes)[0]
+    for name in names:
+        expect(results(world, partial(_arrives, name))[1], f"{name} arrives changed")
+    return names
 
 
-def _sample(name: str, dtype: torch.dtype) -> Tensor:
-    sample = (torch.arange(48) % (2 if name == "bool" else 48)).to(torch.uint8).view(dtype)
-    with warnings.catch_warnings():
-        # torch says once in a process that half complex numbers are experimental: here, where nobody minds.
-        warnings.simplefilter("ignore")
-        torch.empty_like(sample)
-    return sample
+def _arrives(name: str, backend: Backend) -> bool:
+    sent = moved(0, 48, all_dtypes()[name])
+    return same_bytes(move(sent, backend, tag=11), sent)
 
 
-def all_dtypes() -> dict[str, torch.dtype]:
-    """The dtypes of this torch whose elements can be viewed as whole bytes, by name."""
-    members = {name: member for name, member in vars(torch).items() if isinstance(member, torch.dtype)}
-    part_of_a_byte = re.compile(r"u?int[1-7]|bits.*|q.*")
-    named = {str(dtype).removeprefix("torch."): dtype for dtype in members.values()}
-    return {name: dtype for name, dtype in named.items() if not part_of_a_byte.fullmatch(name)}
+def empty(world: World[Backend]) -> None:
+    results(world, partial(move, torch.empty(0, 3), tag=12))
 
 
-def empty(world: World) -> None:
-    results(world, lambda backend: move(backend, torch.empty(0, 3), 12))
+def order_inside_a_batch(world: World[Backend]) -> None:
+    for rank, mean in enumerate(results(world, _exchange)):
+        expect(mean == 1 - rank, f"rank {rank} received other values than were sent")
 
 
-def order_inside_a_batch(world: World) -> None:
-    def exchange(backend: Backend) -> Tensor:
-        mine, theirs = torch.full((LONG,), float(backend.rank)), torch.empty(LONG)
-        batch = [recv(theirs, 1 - backend.rank, 1), send(mine, 1 - backend.rank, 1)]
-        run(backend, *batch)
-        run(backend, *reversed(batch))
-        return theirs
-
-    for rank, theirs in enumerate(results(world, exchange)):
-        expect(bool((theirs == 1 - rank).all()), f"rank {rank} received other values than were sent")
+def _exchange(backend: Backend) -> float:
+    mine = torch.full((LONG,), float(backend.rank), device=backend.device)
+    theirs = torch.empty(LONG, device=backend.device)
+    batch = [recv(theirs, 1 - backend.rank, 1), send(mine, 1 - backend.rank, 1)]
+    run(backend, *reversed(batch))
+    return float(theirs.mean())
 
 
-def to_oneself(world: World) -> None:
-    def loop(backend: Backend) -> bool:
-        sent, received = torch.arange(5.0), torch.zeros(5)
-        run(backend, recv(received, backend.rank, 2), send(sent, backend.rank, 2))
-        return torch.equal(received, sent)
-
-    expect(all(results(world, loop)), "a message to oneself arrives changed")
+def to_oneself(world: World[Backend]) -> None:
+    expect(all(results(world, _loop)), "a message to oneself arrives changed")
 
 
-def first_in_first_out(world: World) -> None:
-    def stream(backend: Backend) -> list[float]:
-        tensors = [torch.full((3,), float(index)) for index in range(8)]
-        if backend.rank == 0:
-            run(backend, *(send(tensor, 1, 3) for tensor in tensors))
-        received = [torch.empty(3) for _ in tensors]
-        if backend.rank == 1:
-            run(backend, *(recv(tensor, 0, 3) for tensor in received))
-        return [float(tensor[0]) for tensor in received]
+def _loop(backend: Backend) -> bool:
+    sent, received = torch.arange(5.0, device=backend.device), torch.zeros(5, device=backend.device)
+    run(backend, recv(received, backend.rank, 2), send(sent, backend.rank, 2))
+    return torch.equal(received.cpu(), sent.cpu())
 
-    order = results(world, stream)[1]
+
+def first_in_first_out(world: World[Backend]) -> None:
+    order = results(world, _stream)[1]
     expect(order == list(range(8)), f"messages 0 to 7 of one peer and tag arrive as {order}")
 
 
-def tags_apart(world: World) -> None:
-    def cross(backend: Backend) -> list[float]:
-        first, second = torch.full((2,), 4.0), torch.full((2,), 5.0)
-        if backend.rank == 0:
-            run(backend, send(first, 1, 4))
-            run(backend, send(second, 1, 5))
-        else:
-            run(backend, recv(second.zero_(), 0, 5))
-            run(backend, recv(first.zero_(), 0, 4))
-        return [float(first[0]), float(second[0])]
-
-    expect(results(world, cross)[1] == [4.0, 5.0], "a receive takes a message of another tag")
+def _stream(backend: Backend) -> list[float]:
+    tensors = [torch.full((3,), float(index), device=backend.device) for index in range(8)]
+    if backend.rank == 0:
+        run(backend, *(send(tensor, 1, 3) for tensor in tensors))
+    received = [torch.empty(3, device=backend.device) for _ in tensors]
+    if backend.rank == 1:
+        run(backend, *(recv(tensor, 0, 3) for tensor in received))
+    return [float(tensor[0]) for tensor in received]
 
 
-def reuse_after_send(world: World) -> None:
-    def overwrite(backend: Backend) -> float:
-        tensor = torch.ones(LONG // 4)
-        run(backend, send(tensor, 1, 6) if backend.rank == 0 else recv(tensor.zero_(), 0, 6))
-        mean = float(tensor.mean())
-        if backend.rank == 0:
-            tensor.fill_(7.0)
-            run(backend, send(torch.ones(1), 1, 6))
-        else:
-            run(backend, recv(torch.empty(1), 0, 6))
-        return mean
-
-    expect(results(world, overwrite)[1] == 1.0, "the receiver sees what was written after the send was complete")
+def tags_apart(world: World[Backend]) -> None:
+    expect(results(world, _cross)[1] == [4.0, 5.0], "a receive takes a message of another tag")
 
 
-def progress_by_test(world: World) -> None:
-    def poll(backend: Backend) -> bool:
-        tensor, until = torch.ones(4), soon(3.0)
-        ticket = backend.post([send(tensor, 1, 8) if backend.rank == 0 else recv(tensor, 0, 8)])
-        while time.monotonic() < until:
-            if ticket.test():
-                return True
-        return False
+def _cross(backend: Backend) -> list[float]:
+    first, second = (torch.full((2,), value, device=backend.device) for value in (4.0, 5.0))
+    if backend.rank == 0:
+        run(backend, send(first, 1, 4))
+        run(backend, send(second, 1, 5))
+    else:
+        run(backend, recv(second.zero_(), 0, 5))
+        run(backend, recv(first.zero_(), 0, 4))
+    return [float(first[0]), float(second[0])]
 
-    expect(all(results(world, poll)), "test() never becomes true without a wait")
+
+def reuse_after_send(world: World[Backend]) -> None:
+    expect(results(world, _overwrite)[1] == 1.0, "the receiver sees what was written after the send was complete")
 
 
-def length_mismatch(world: World) -> None:
-    def differ(backend: Backend) -> None:
-        run(backend, send(torch.ones(3), 1, 9) if backend.rank == 0 else recv(torch.ones(2), 0, 9))
+def _overwrite(backend: Backend) -> float:
+    tensor, note = torch.ones(LONG // 4, device=backend.device), torch.ones(1, device=backend.device)
+    run(backend, send(tensor, 1, 6) if backend.rank == 0 else recv(tensor.zero_(), 0, 6))
+    mean = float(tensor.mean())
+    if backend.rank == 0:
+        tensor.fill_(7.0)
+    run(backend, send(note, 1, 6) if backend.rank == 0 else recv(note, 0, 6))
+    return mean
 
-    outcome = world.run(differ)[1]
+
+def progress_by_test(world: World[Backend]) -> None:
+    expect(all(results(world, _poll)), "test() never becomes true without a wait")
+
+
+def _poll(backend: Backend) -> bool:
+    tensor, until = torch.ones(4, device=backend.device), soon(3.0)
+    ticket = backend.post([send(tensor, 1, 8) if backend.rank == 0 else recv(tensor, 0, 8)])
+    while time.monotonic() < until:
+        if ticket.test():
+            return True
+    return False
+
+
+def length_mismatch(world: World[Backend]) -> None:
+    outcome = world.run(_differ)[1]
     expect(isinstance(outcome, MessageMismatch), f"12 bytes into 8 gave {outcome!r}")
 
 
-def deadline(world: World) -> None:
+def _differ(backend: Backend) -> None:
+    tensor = torch.ones(3 - backend.rank, device=backend.device)
+    run(backend, send(tensor, 1, 9) if backend.rank == 0 else recv(tensor, 0, 9))
+
+
+def deadline(world: World[Backend]) -> None:
     started = time.monotonic()
-
-    def alone(backend: Backend) -> None:
-        if backend.rank == 0:
-            backend.post([recv(torch.ones(2), 1, 10)]).wait_host(time.monotonic() + 0.05)
-
-    outcome = world.run(alone)[0]
+    outcome = world.run(_alone)[0]
     expect(isinstance(outcome, CommsTimeout), f"a wait past its deadline gave {outcome!r}")
     expect(getattr(outcome, "missing", None) == {1}, "the timeout does not name rank 1 as missing")
     expect(time.monotonic() - started < 5, "the wait outlasts its deadline by seconds")
 
 
-def wait_again(world: World) -> None:
-    def late(backend: Backend) -> float:
-        tensor = torch.zeros(2)
-        if backend.rank == 0:
-            ticket = backend.post([recv(tensor, 1, 13)])
-            try:
-                ticket.wait_host(time.monotonic() + 0.02)
-            except CommsTimeout:
-                run(backend, send(torch.ones(1), 1, 14))
-                ticket.wait_host(soon())
-        else:
-            run(backend, recv(torch.ones(1), 0, 14))
-            run(backend, send(tensor + 3, 0, 13))
-        return float(tensor[0])
-
-    expect(results(world, late)[0] == 3.0, "a ticket that timed out does not complete later")
+def _alone(backend: Backend) -> None:
+    if backend.rank == 0:
+        backend.post([recv(torch.ones(2, device=backend.device), 1, 10)]).wait_host(time.monotonic() + 0.05)
 
 
-def claims_cpu(capabilities: Capabilities) -> str:
-    return "" if "cpu" in capabilities.devices else "the kit's tensors are on the CPU, which is not claimed"
+def wait_again(world: World[Backend]) -> None:
+    expect(results(world, _late)[0] == 3.0, "a ticket that timed out does not complete later")
 
 
-def _check(name: str, clause: str, function: object) -> Check:
-    return Check(f"core.{name}", clause, function, claim=claims_cpu)  # type: ignore[arg-type]
+def _late(backend: Backend) -> float:
+    tensor, note = torch.zeros(2, device=backend.device), torch.ones(1, device=backend.device)
+    if backend.rank == 0:
+        ticket = backend.post([recv(tensor, 1, 13)])
+        try:
+            ticket.wait_host(time.monotonic() + 0.02)
+        except CommsTimeout:
+            run(backend, send(note, 1, 14))
+            ticket.wait_host(soon())
+    else:
+        run(backend, recv(note, 0, 14))
+        run(backend, send(tensor + 3, 0, 13))
+    return float(tensor[0])
+
+
+def two_threads(world: World[Backend]) -> None:
+    for rank, wrong in enumerate(results(world, _from_two_threads)):
+        expect(not wrong, f"two threads of rank {rank} at once: {wrong}")
+
+
+def _from_two_threads(backend: Backend) -> str:
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(partial(_talk, backend), (30, 31)))
+    return next(filter(None, found), "")
+
+
+def _talk(backend: Backend, tag: int) -> str:
+    for number in range(MESSAGES):
+        sent = torch.full((5,), float(tag * number), device=backend.device)
+        received = torch.empty(5, device=backend.device)
+        run(backend, recv(received, 1 - backend.rank, tag), send(sent, 1 - backend.rank, tag))
+        if not torch.equal(received.cpu(), sent.cpu()):
+            return f"message {number} of tag {tag} holds {float(received[0])}"
+    return ""
+
+
+def _check(name: str, clause: str, function: Callable[[World[Backend]], object]) -> Check:
+    return Check(f"core.{name}", clause, function)
 
 
 CHECKS = (
@@ -219,4 +212,5 @@ CHECKS = (
     _check("length", "A message of another length is a MessageMismatch at the receiver.", length_mismatch),
     _check("deadline", "wait_host raises CommsTimeout at its deadline and names the missing.", deadline),
     _check("wait_again", "After CommsTimeout the ticket may be waited again.", wait_again),
+    _check("threads", "Several threads of a rank may use one backend at once.", two_threads),
 )

@@ -1,79 +1,91 @@
-"""Worlds: opened backends, one for each rank, and a way to run a function on all of them at once."""
+"""Worlds: a group under test, one member for each rank, and a way to run a function on all of them at once."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar, cast
-
-from torch.distributed import HashStore  # type: ignore[attr-defined, unused-ignore]  # not re-exported by its stubs
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torchcomms.backend import Backend, Options, Store
+from torchcomms.discovery import find
+
+if TYPE_CHECKING:
+    from torchcomms.comm import TorchComm
 
 T = TypeVar("T")
+M_co = TypeVar("M_co", covariant=True)
+
+TIMEOUT = 20.0  # seconds that an operation of a group under test may take
 
 
-class World(Protocol):
-    """What the kit needs of a group under test."""
+class World(Protocol[M_co]):
+    """What the kits need of a group under test; its members are backends, or communicators.
 
-    size: int
-    backends: list[Backend]
-
-    def run(self, function: Callable[[Backend], T]) -> list[T | BaseException]:
-        """Call `function` with every rank's backend at the same time; results, or what was raised, by rank."""
-
-    def kill(self, rank: int) -> bool:
-        """End one rank as a crash would; False if this world cannot."""
-
-    def close(self) -> None:
-        """Close all backends."""
-
-
-class ThreadWorld:
-    """Ranks as threads of this process, over a store in memory.
-
-    `kill` calls the backend's method `sever` where it has one.
+    A world may also have `open(*, epoch=0, ranks=None, timeout=None) -> World`: a second group of the same ranks over
+    the same store, beside this one; of `ranks` only, if given, while the others do not come. Checks of it are reported
+    as not claimed where it is missing.
     """
 
-    def __init__(
-        self,
-        backend: type[Backend],
-        size: int,
-        *,
-        device: str = "cpu",
-        timeout: float = 20.0,
-        options: Options | None = None,
-    ) -> None:
-        self.size = size
-        store = cast(Store, HashStore())
-        self._threads = ThreadPoolExecutor(size, thread_name_prefix="rank")
+    size: int
 
-        def start(rank: int) -> Backend:
-            return backend.open(rank=rank, size=size, store=store, device=device, timeout=timeout, options=options)
+    def run(self, function: Callable[[M_co], T]) -> list[T | BaseException]:
+        """Call `function` with every rank's member at the same time; results, or what was raised, by rank.
 
-        self.backends = list(self._threads.map(start, range(size)))
-
-    def run(self, function: Callable[[Backend], T]) -> list[T | BaseException]:
-        def guarded(backend: Backend) -> T | BaseException:
-            try:
-                return function(backend)
-            except Exception as error:
-                return error
-
-        return list(self._threads.map(guarded, self.backends))
+        The kits pass functions of modules, with arguments bound by `functools.partial`: they pickle.
+        """
 
     def kill(self, rank: int) -> bool:
-        sever = getattr(self.backends[rank], "sever", None)
-        if sever is not None:
-            sever()
-        return sever is not None
+        """End one rank as a crash would, also while `run` is running; False if this world cannot."""
 
     def close(self) -> None:
-        for backend in self.backends:
-            backend.close()
-        self._threads.shutdown()
+        """Close all members."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBackend:
+    """How a rank comes to its backend: a class, or the name of an installed one."""
+
+    backend: type[Backend] | str
+    device: str = "cpu"
+    timeout: float = TIMEOUT
+    options: Options | None = None
+
+    def __call__(self, rank: int, size: int, store: Store, epoch: int, timeout: float | None) -> Backend:
+        """Open it."""
+        kind = find(self.backend) if isinstance(self.backend, str) else self.backend
+        return kind.open(
+            rank=rank,
+            size=size,
+            store=store,
+            device=self.device,
+            epoch=epoch,
+            timeout=timeout or self.timeout,
+            options=self.options,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCommunicator:
+    """How a rank comes to its communicator over the backend that `backend` opens."""
+
+    backend: OpenBackend
+
+    def __call__(self, rank: int, size: int, store: Store, epoch: int, timeout: float | None) -> TorchComm:
+        """Open it."""
+        import torch
+
+        from torchcomms.comm import TorchComm
+
+        opened = self.backend(rank, size, store, epoch, timeout)
+        return TorchComm(opened, torch.device(self.backend.device), "kit")
+
+
+def shut(member: Any) -> None:
+    """Close a backend, or finalize a communicator."""
+    end = getattr(member, "finalize", None) or member.close
+    end()
 
 
 def soon(seconds: float = 10.0) -> float:
@@ -81,7 +93,7 @@ def soon(seconds: float = 10.0) -> float:
     return time.monotonic() + seconds
 
 
-def results(world: World, function: Callable[[Backend], T]) -> list[T]:
+def results(world: World[M_co], function: Callable[[M_co], T]) -> list[T]:
     """Run on all ranks; the first error of any rank is raised."""
     found: list[T] = []
     for outcome in world.run(function):
@@ -91,8 +103,23 @@ def results(world: World, function: Callable[[Backend], T]) -> list[T]:
     return found
 
 
-def in_background(function: Callable[[], None]) -> threading.Thread:
+def in_background(function: Callable[[], object]) -> threading.Thread:
     """Start a daemon thread."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     return thread
+
+
+def run_and_kill(
+    world: World[M_co], function: Callable[[M_co], T], rank: int, after: float
+) -> tuple[list[T | BaseException], float]:
+    """Run on all ranks and kill `rank` `after` seconds later; the outcomes, and the monotonic second of the kill."""
+    outcomes: list[T | BaseException] = []
+    running = in_background(lambda: outcomes.extend(world.run(function)))
+    running.join(after)
+    killed = time.monotonic()
+    able = world.kill(rank)
+    running.join()
+    if not able:
+        raise AssertionError("this world cannot kill a rank, though the backend claims to notice; give it a kill")
+    return outcomes, killed
