@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from torchcomms.algorithms.choice import Table
+
 __all__ = ["P2P", "Backend", "Capabilities", "Express", "Options", "ReduceOp", "Store", "Ticket", "Window"]
 
 
@@ -201,6 +203,7 @@ class Backend(ABC):
     device: str
     timeout: float
     express: Express | None = None  # since interface 1.1
+    choices: Table | None = None  # which algorithms derived operations take, alike on all ranks; since interface 1.1
 
     @classmethod
     @abstractmethod

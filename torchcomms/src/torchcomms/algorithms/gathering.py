@@ -1,13 +1,13 @@
-"""Collectives that only move data: all_gather, all_to_all, gather, scatter.
-
-Pairwise exchange: a rank posts all its messages at once, peers in rotated order so that none is everyone's first.
-"""
+"""Collectives that only move data: all_gather, all_to_all, gather, scatter."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torchcomms.algorithms import bruck
+from torchcomms.algorithms.choice import chosen
+from torchcomms.algorithms.exchange import pairwise, peers
 from torchcomms.algorithms.messages import Group, check_list, check_root, check_same, copy, flat, recv, send
 from torchcomms.algorithms.ring import circulate
 
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     from torchcomms.algorithms.schedule import Schedule
     from torchcomms.backend import P2P
 
-LONG = 64 << 10  # bytes of the largest block from which a ring beats n - 1 messages at once
-
-
-def peers(group: Group) -> list[int]:
-    """The other ranks, beginning after this one."""
-    return [(group.rank + step) % group.size for step in range(1, group.size)]
+__all__ = ["all_gather", "all_to_all", "gather", "peers", "scatter"]
 
 
 def all_gather(group: Group, outputs: Sequence[Tensor], tensor: Tensor) -> Schedule:
@@ -33,12 +28,15 @@ def all_gather(group: Group, outputs: Sequence[Tensor], tensor: Tensor) -> Sched
 
 
 def _all_gather(group: Group, blocks: Sequence[Tensor], data: Tensor) -> Schedule:
+    algorithm = chosen(group, "all_gather", max(block.nbytes for block in blocks))
+    if algorithm == "bruck":
+        yield from bruck.all_gather(group, blocks, data)
+        return
     copy(blocks[group.rank], data)
-    if group.size > 2 and max(block.nbytes for block in blocks) >= LONG:
+    if algorithm == "ring":
         yield from circulate(group, blocks)
-    elif group.size > 1:
-        batch = [recv(blocks[peer], peer) for peer in peers(group)]
-        yield group.post(batch + [send(data, peer) for peer in peers(group)])
+    else:
+        yield from pairwise(group, blocks.__getitem__, lambda _: data)
 
 
 def all_to_all(group: Group, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Schedule:
@@ -50,10 +48,8 @@ def all_to_all(group: Group, outputs: Sequence[Tensor], inputs: Sequence[Tensor]
 
 
 def _all_to_all(group: Group, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> Schedule:
-    batch = [recv(outputs[peer], peer) for peer in peers(group)]
-    exchange = group.post(batch + [send(inputs[peer], peer) for peer in peers(group)])
     copy(outputs[group.rank], inputs[group.rank])
-    yield exchange
+    yield from pairwise(group, outputs.__getitem__, inputs.__getitem__)
 
 
 def gather(group: Group, outputs: Sequence[Tensor] | None, tensor: Tensor, root: int) -> Schedule:

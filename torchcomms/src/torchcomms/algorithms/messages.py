@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
+from torchcomms.algorithms.ghost import Ghost
 from torchcomms.backend import P2P
 from torchcomms.errors import InvalidCall
 
@@ -43,20 +43,43 @@ def recv(tensor: Tensor, peer: int) -> P2P:
 
 def flat(tensor: Tensor) -> Tensor:
     """The same memory in one dimension, outside of autograd; needs a contiguous tensor."""
-    return tensor.detach().view(-1)
+    return tensor if isinstance(tensor, Ghost) else tensor.detach().view(-1)
 
 
 def copy(target: Tensor, source: Tensor) -> None:
     """Copy between two flat tensors unless they are the same memory."""
-    if target.data_ptr() != source.data_ptr():
+    if isinstance(target, Ghost):
+        target.meter.copied(target.nbytes)
+    elif target.data_ptr() != source.data_ptr():
         target.copy_(source)
+
+
+class Even:
+    """Where a tensor of `total` elements is cut into `count` shares of nearly equal length: its bounds.
+
+    The same cut on every rank; nothing is listed, since there may be a hundred thousand ranks.
+    """
+
+    __slots__ = ("count", "total")
+
+    def __init__(self, total: int, count: int) -> None:
+        self.total, self.count = total, count
+
+    def __getitem__(self, index: int) -> int:
+        return self.total * index // self.count
+
+
+class Bounds(Protocol):
+    """Ascending offsets of shares: share i is from bounds[i] to bounds[i + 1]. An `Even` or a list of integers."""
+
+    def __getitem__(self, index: int, /) -> int:
+        """The offset at which share `index` begins."""
 
 
 def chunks(tensor: Tensor, count: int) -> list[Tensor]:
     """Cut a flat tensor into `count` views of nearly equal length, the same cut on every rank."""
-    total = tensor.numel()
-    bounds = [total * index // count for index in range(count + 1)]
-    return [tensor[low:high] for low, high in pairwise(bounds)]
+    cut = Even(tensor.numel(), count)
+    return [tensor[cut[index] : cut[index + 1]] for index in range(count)]
 
 
 def check_root(group: Group, root: int) -> None:

@@ -1,19 +1,21 @@
 """Collectives that reduce: all_reduce, reduce, reduce_scatter, scan.
 
-Every element is reduced once, by one owner (or by each rank alike), from all ranks' parts in the order of ranks. So the
-result does not depend on the algorithm, on timing or on the cut, half types are rounded once, and all ranks hold the
-same bits. A ring that passes partial sums on would move no fewer bytes and would lose all of that.
+Results are staged in scratch memory and written at the end, so after a failure an in-place tensor is either as it was
+or completely reduced; one longer than 64 MiB is reduced in pieces of that length, each of them whole.
+
+The order of reduction is that of the ranks for "exchange" and "shares"; the other algorithms document theirs. It never
+depends on timing: all ranks hold the same bits, every time. Half types are rounded once, whatever the algorithm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import torch
-
-from torchcomms.algorithms.gathering import peers
-from torchcomms.algorithms.messages import Group, check_list, check_root, check_same, chunks, flat, recv, send
+from torchcomms.algorithms import hierarchical, recursive, ring, shares, tree
+from torchcomms.algorithms.choice import chosen, table_of
+from torchcomms.algorithms.exchange import pairwise
+from torchcomms.algorithms.messages import Group, check_list, check_root, check_same, flat, recv, send
 from torchcomms.algorithms.reduction import check, fold
 from torchcomms.errors import UnsupportedReduction
 
@@ -23,76 +25,59 @@ if TYPE_CHECKING:
     from torchcomms.algorithms.schedule import Schedule
     from torchcomms.backend import ReduceOp
 
-LONG = 32 << 10  # bytes from which each of more than two ranks reduces its share only
+STAGED = 64 << 20  # bytes of a tensor that are reduced and written as a whole
+
+
+def _hierarchical(group: Group, data: Tensor, op: ReduceOp) -> Schedule:
+    return hierarchical.all_reduce(group, data, op, table_of(group).local)
+
+
+ALL_REDUCE: Mapping[str, Callable[[Group, Tensor, ReduceOp], Schedule]] = {
+    "exchange": shares.exchange,
+    "shares": shares.all_reduce,
+    "doubling": recursive.all_reduce_doubling,
+    "halving": recursive.all_reduce_halving,
+    "ring": ring.all_reduce,
+    "tree": tree.all_reduce,
+    "hierarchical": _hierarchical,
+}
+REDUCE: Mapping[str, Callable[[Group, Tensor, int, ReduceOp], Schedule]] = {
+    "exchange": shares.collect,
+    "shares": shares.reduce,
+    "tree": tree.reduce,
+}
 
 
 def all_reduce(group: Group, tensor: Tensor, op: ReduceOp) -> Schedule:
     """Replace `tensor` by the reduction over all ranks, on every rank."""
     check(op, tensor.dtype)
-    data = flat(tensor)
-    # Between two ranks whole tensors are no more bytes than shares and results, and one round less.
-    if group.size > 2 and data.nbytes >= LONG and data.numel() >= group.size:
-        return _reduce_shares(group, data, op)
-    return _exchange_all(group, data, op)
 
+    def piece(data: Tensor) -> Schedule:
+        return ALL_REDUCE[chosen(group, "all_reduce", data.nbytes)](group, data, op)
 
-def _exchange_all(group: Group, data: Tensor, op: ReduceOp) -> Schedule:
-    parts = _slots(group, data)
-    if group.size > 1:
-        batch = [recv(parts[peer], peer) for peer in peers(group)]
-        yield group.post(batch + [send(data, peer) for peer in peers(group)])
-    fold(op, parts, data)
-
-
-def _reduce_shares(group: Group, data: Tensor, op: ReduceOp) -> Schedule:
-    shares = chunks(data, group.size)
-    mine = shares[group.rank]
-    parts = _slots(group, mine)
-    batch = [recv(parts[peer], peer) for peer in peers(group)]
-    first = group.post(batch + [send(shares[peer], peer) for peer in peers(group)])
-    # A peer's result comes after it has all of our share, so it may land where that share was sent from.
-    results = group.post([recv(shares[peer], peer) for peer in peers(group)])
-    yield first
-    fold(op, parts, mine)
-    last = group.post([send(mine, peer) for peer in peers(group)])
-    yield results
-    yield last
+    return _in_pieces(flat(tensor), piece)
 
 
 def reduce(group: Group, tensor: Tensor, root: int, op: ReduceOp) -> Schedule:
     """Replace `tensor` of `root` by the reduction over all ranks."""
     check_root(group, root)
     check(op, tensor.dtype)
-    data = flat(tensor)
-    if group.size > 2 and data.nbytes >= LONG and data.numel() >= group.size:
-        return _reduce_shares_to(group, data, root, op)
-    return _collect(group, data, root, op)
+
+    def piece(data: Tensor) -> Schedule:
+        return REDUCE[chosen(group, "reduce", data.nbytes)](group, data, root, op)
+
+    return _in_pieces(flat(tensor), piece)
 
 
-def _collect(group: Group, data: Tensor, root: int, op: ReduceOp) -> Schedule:
-    if group.rank != root:
-        yield group.post([send(data, root)])
-        return
-    parts = _slots(group, data)
-    yield group.post([recv(parts[peer], peer) for peer in peers(group)])
-    fold(op, parts, data)
+def _in_pieces(data: Tensor, schedule: Callable[[Tensor], Schedule]) -> Schedule:
+    if data.nbytes <= STAGED:
+        return schedule(data)
+    return _one_by_one(data, STAGED * data.numel() // data.nbytes, schedule)
 
 
-def _reduce_shares_to(group: Group, data: Tensor, root: int, op: ReduceOp) -> Schedule:
-    shares = chunks(data, group.size)
-    parts = _slots(group, shares[group.rank])
-    batch = [recv(parts[peer], peer) for peer in peers(group)]
-    first = group.post(batch + [send(shares[peer], peer) for peer in peers(group)])
-    if group.rank == root:
-        results = group.post([recv(shares[peer], peer) for peer in peers(group)])
-        yield first
-        fold(op, parts, shares[root])
-        yield results
-    else:
-        yield first
-        result = torch.empty_like(shares[group.rank])
-        fold(op, parts, result)
-        yield group.post([send(result, root)])
+def _one_by_one(data: Tensor, length: int, schedule: Callable[[Tensor], Schedule]) -> Schedule:
+    for low in range(0, data.numel(), length):
+        yield from schedule(data[low : low + length])
 
 
 def reduce_scatter(group: Group, output: Tensor, inputs: Sequence[Tensor], op: ReduceOp) -> Schedule:
@@ -100,14 +85,22 @@ def reduce_scatter(group: Group, output: Tensor, inputs: Sequence[Tensor], op: R
     check_list(group, inputs, "inputs")
     check_same(output, inputs[group.rank], "output")
     check(op, output.dtype)
-    return _reduce_scatter(group, flat(output), [flat(one) for one in inputs], op)
+    data = [flat(one) for one in inputs]
+    algorithm = chosen(group, "reduce_scatter", max(one.nbytes for one in data))
+    return REDUCE_SCATTER[algorithm](group, flat(output), data, op)
 
 
 def _reduce_scatter(group: Group, output: Tensor, inputs: Sequence[Tensor], op: ReduceOp) -> Schedule:
-    parts = _slots(group, inputs[group.rank])
-    batch = [recv(parts[peer], peer) for peer in peers(group)]
-    yield group.post(batch + [send(inputs[peer], peer) for peer in peers(group)])
+    parts, _ = shares.slots(group, inputs[group.rank])
+    yield from pairwise(group, parts.__getitem__, inputs.__getitem__)
     fold(op, parts, output)
+
+
+REDUCE_SCATTER: Mapping[str, Callable[[Group, Tensor, Sequence[Tensor], ReduceOp], Schedule]] = {
+    "exchange": _reduce_scatter,
+    "halving": recursive.reduce_scatter_halving,
+    "ring": ring.reduce_scatter,
+}
 
 
 def scan(group: Group, tensor: Tensor, op: ReduceOp) -> Schedule:
@@ -119,14 +112,7 @@ def scan(group: Group, tensor: Tensor, op: ReduceOp) -> Schedule:
 
 
 def _scan(group: Group, data: Tensor, op: ReduceOp) -> Schedule:
-    parts = _slots(group, data)[: group.rank + 1]
+    parts, _ = shares.slots(group, data)
     batch = [recv(parts[peer], peer) for peer in range(group.rank)]
     yield group.post(batch + [send(data, peer) for peer in range(group.rank + 1, group.size)])
-    fold(op, parts, data)
-
-
-def _slots(group: Group, mine: Tensor) -> list[Tensor]:
-    """One tensor for each rank's part: the group's scratch memory for the others', `mine` for this rank's."""
-    slots = list(group.scratch((group.size - 1, mine.numel()), mine).unbind(0))
-    slots.insert(group.rank, mine)
-    return slots
+    fold(op, parts[: group.rank + 1], data)

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchcomms.algorithms.ghost import Ghost
 from torchcomms.backend import ReduceOp
 from torchcomms.errors import UnsupportedReduction
 
 Function = Callable[..., Any]
 
-_TORCH: dict[str, Function] = {
+TORCH: dict[str, Function] = {
     "sum": torch.add,
     "avg": torch.add,
     "premul_sum": torch.add,
@@ -27,7 +28,7 @@ _TORCH: dict[str, Function] = {
     "bxor": torch.bitwise_xor,
 }
 # torch has no arithmetic for these three; numpy has, on the same memory.
-_NUMPY: dict[str, Function] = {
+NUMPY: dict[str, Function] = {
     "sum": np.add,
     "avg": np.add,
     "product": np.multiply,
@@ -37,12 +38,12 @@ _NUMPY: dict[str, Function] = {
     "bor": np.bitwise_or,
     "bxor": np.bitwise_xor,
 }
-_UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
-_LOGICAL = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
-_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}) | _UNSIGNED
+UNSIGNED = frozenset({torch.uint16, torch.uint32, torch.uint64})
+LOGICAL = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}
+INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}) | UNSIGNED
 _HALVES = frozenset({torch.float16, torch.bfloat16})
 _FLOATS = frozenset({torch.float32, torch.float64}) | _HALVES
-_FLOAT8 = frozenset(
+FLOAT8 = frozenset(
     getattr(torch, name)
     for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
     if hasattr(torch, name)
@@ -50,17 +51,17 @@ _FLOAT8 = frozenset(
 _COMPLEX = frozenset({torch.complex32, torch.complex64, torch.complex128})
 _BITWISE = frozenset({"band", "bor", "bxor"})
 _ARITHMETIC = frozenset({"sum", "avg", "premul_sum", "product"})
-_ORDER = frozenset({"min", "max"})
+ORDER = frozenset({"min", "max"})
 
 
 def reductions(dtype: torch.dtype) -> frozenset[str]:
     """The kinds of reduction that have a meaning for `dtype`; empty where elements can only be moved."""
     if dtype is torch.bool:
-        return frozenset(_LOGICAL) | _BITWISE
-    if dtype in _INTEGERS:
-        return (_ARITHMETIC | _ORDER | _BITWISE) - {"premul_sum"}
-    if dtype in _FLOATS or dtype in _FLOAT8:
-        return _ARITHMETIC | _ORDER
+        return frozenset(LOGICAL) | _BITWISE
+    if dtype in INTEGERS:
+        return (_ARITHMETIC | ORDER | _BITWISE) - {"premul_sum"}
+    if dtype in _FLOATS or dtype in FLOAT8:
+        return _ARITHMETIC | ORDER
     return _ARITHMETIC if dtype in _COMPLEX else frozenset()
 
 
@@ -79,15 +80,18 @@ def fold(op: ReduceOp, parts: Sequence[Tensor], out: Tensor) -> None:
     but for `out`.
     """
     dtype, kind = out.dtype, op.kind
+    if isinstance(out, Ghost):
+        out.meter.reduced((len(parts) - 1) * out.nbytes)
+        return
     if dtype is torch.bool:
-        _apply(_TORCH[_LOGICAL.get(kind, kind)], parts, out)
-    elif dtype in _UNSIGNED:
+        _apply(TORCH[LOGICAL.get(kind, kind)], parts, out)
+    elif dtype in UNSIGNED:
         _fold_unsigned(kind, parts, out)
-    elif kind == "avg" and dtype in _INTEGERS:
+    elif kind == "avg" and dtype in INTEGERS:
         total = torch.stack([part.to(torch.int64) for part in parts]).sum(0)
         out.copy_(torch.div(total, len(parts), rounding_mode="trunc"))
     elif _is_exact(kind, dtype, len(parts)):
-        _apply(_TORCH[kind], parts, out)
+        _apply(TORCH[kind], parts, out)
     else:
         out.copy_(_accumulate(op, parts))
     if kind == "avg" and dtype in (torch.float32, torch.float64) and len(parts) > 1:
@@ -96,25 +100,26 @@ def fold(op: ReduceOp, parts: Sequence[Tensor], out: Tensor) -> None:
 
 def _is_exact(kind: str, dtype: torch.dtype, count: int) -> bool:
     """Whether the dtype's own arithmetic rounds no more often than the documented rule."""
-    if kind == "premul_sum" or dtype in _FLOAT8 or dtype in _COMPLEX:
+    if kind == "premul_sum" or dtype in FLOAT8 or dtype in _COMPLEX:
         return False
     # Two half values added by torch are added in float32 and rounded once.
-    return dtype not in _HALVES or kind in _ORDER or (count == 2 and kind in ("sum", "product"))
+    return dtype not in _HALVES or kind in ORDER or (count == 2 and kind in ("sum", "product"))
 
 
 def _accumulate(op: ReduceOp, parts: Sequence[Tensor]) -> Tensor:
-    wide = _wide(parts[0].dtype)
-    total = torch.empty_like(parts[0], dtype=wide).copy_(parts[0])
+    dtype = wide(parts[0].dtype)
+    total = torch.empty_like(parts[0], dtype=dtype).copy_(parts[0])
     if op.factor is not None:
         total.mul_(op.factor)
     for part in parts[1:]:
-        value = part.to(wide)
-        _TORCH[op.kind](total, value if op.factor is None else value * op.factor, out=total)
+        value = part.to(dtype)
+        TORCH[op.kind](total, value if op.factor is None else value * op.factor, out=total)
     return total.div_(len(parts)) if op.kind == "avg" else total
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    if dtype in _HALVES or dtype in _FLOAT8:
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which sums and products of `dtype` are formed."""
+    if dtype in _HALVES or dtype in FLOAT8:
         return torch.float32
     return torch.complex64 if dtype is torch.complex32 else dtype
 
@@ -140,4 +145,4 @@ def _fold_unsigned(kind: str, parts: Sequence[Tensor], out: Tensor) -> None:
         total = reduce(np.add, [array.astype(np.uint64) for array in arrays])
         out.numpy()[...] = (total // np.uint64(len(parts))).astype(out.numpy().dtype)
     else:
-        out.numpy()[...] = reduce(_NUMPY[kind], arrays)
+        out.numpy()[...] = reduce(NUMPY[kind], arrays)
