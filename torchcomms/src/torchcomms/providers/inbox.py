@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from torchcomms.errors import CommsError, InvalidCall, MessageMismatch, PeerFailed, UnsupportedTensor, name_ranks
+from torchcomms.errors import (
+    CommsError,
+    EarlyOverflow,
+    InvalidCall,
+    MessageMismatch,
+    PeerFailed,
+    UnsupportedTensor,
+    name_ranks,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,6 +119,31 @@ def departure(rank: int) -> PeerFailed:
     return PeerFailed(f"rank {rank} closed its backend while this rank still needed it", ranks={rank})
 
 
+class Allowance:
+    """How many bytes of messages may lie here before their receives are posted, over all peers of a group."""
+
+    __slots__ = ("_limit", "_taken")
+
+    def __init__(self, limit: float = float("inf")) -> None:
+        self._limit, self._taken = limit, 0
+
+    def take(self, length: int, peer: int, tag: int) -> None:
+        """Count `length` bytes more. Raises `EarlyOverflow` beyond the limit."""
+        if self._taken + length > self._limit:
+            raise EarlyOverflow(
+                f"{self._taken} bytes of messages lie here that no receive was posted for, and {length} more come from "
+                f"rank {peer} on tag {tag}: the limit is {self._limit}. Post receives before their messages come, "
+                "send less at once, or raise early_limit in the backend's options",
+                peer=peer,
+                limit=int(self._limit),
+            )
+        self._taken += length
+
+    def give(self, length: int) -> None:
+        """A receive has taken them."""
+        self._taken -= length
+
+
 class Arrival:
     """A message on its way in: `target` takes its bytes, `finish` hands it to the receive, now or when one comes."""
 
@@ -149,9 +182,10 @@ class Arrival:
 class Inbox:
     """The receives posted for one peer and the arrivals from it that no receive has asked for."""
 
-    __slots__ = ("_early", "_expected")
+    __slots__ = ("_allowance", "_early", "_expected", "_peer")
 
-    def __init__(self) -> None:
+    def __init__(self, peer: int = -1, allowance: Allowance | None = None) -> None:
+        self._peer, self._allowance = peer, allowance or Allowance()
         self._expected: dict[int, deque[Message]] = {}
         self._early: dict[int, deque[Arrival]] = {}
 
@@ -159,7 +193,9 @@ class Inbox:
         """Post a receive; an early arrival of its tag is taken at once."""
         early = self._early.get(message.tag)
         if early:
-            early.popleft().claim(message)
+            arrival = early.popleft()
+            self._allowance.give(arrival.target.nbytes)
+            arrival.claim(message)
             if not early:
                 del self._early[message.tag]
         else:
@@ -170,13 +206,17 @@ class Inbox:
         return tag in self._expected
 
     def arrive(self, tag: int, length: int) -> Arrival:
-        """A message of `length` bytes begins to come in; put its bytes into `target`, then call `finish`."""
+        """A message of `length` bytes begins to come in; put its bytes into `target`, then call `finish`.
+
+        Raises `EarlyOverflow` if nobody expects it and there is no room for it.
+        """
         expected = self._expected.get(tag)
         if expected:
             arrival = Arrival(expected.popleft(), length)
             if not expected:
                 del self._expected[tag]
         else:
+            self._allowance.take(length, self._peer, tag)
             arrival = Arrival(None, length)
             self._early.setdefault(tag, deque()).append(arrival)
         return arrival

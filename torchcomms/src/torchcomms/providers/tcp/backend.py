@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import socket
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Self
 
 from torchcomms.backend import P2P, Backend, Capabilities, Options, Store
 from torchcomms.errors import CommsAborted
-from torchcomms.providers.inbox import Batch
+from torchcomms.providers.inbox import Allowance, Batch
 from torchcomms.providers.tcp.engine import Engine
+from torchcomms.providers.tcp.lifeline import is_remote, watch
 from torchcomms.providers.tcp.rendezvous import connect_all, local_address
 
 
 @dataclass(frozen=True, slots=True)
 class TcpOptions(Options):
-    """`host`: the address of this rank that the others reach; None: the one from which the store is reached."""
+    """How a rank is reached, and its limits.
+
+    `host` is the address at which the others reach this rank; None: the one from which the store is reached.
+    `heartbeat` is in seconds: the rank of a machine that is silent for three of them is dead; a rank that only computes
+    is not. `early_limit` is the number of bytes that may lie here in messages whose receive is not posted yet, all
+    peers together; beyond it every wait raises `EarlyOverflow`.
+    """
 
     host: str | None = None
+    heartbeat: int = 1
+    early_limit: int = 1 << 30
 
 
 class TcpTicket:
@@ -45,8 +55,9 @@ class TcpTicket:
 class TcpBackend(Backend):
     """CPU tensors over TCP, IPv4 or IPv6.
 
-    A message that no receive expects yet is buffered without limit, so nothing deadlocks; its sender does not wait. A
-    peer's death is seen as the end of its connection, by every rank that waits or asks.
+    A message that no receive expects yet is kept here, so nothing deadlocks and its sender does not wait. The death of
+    a peer is seen as the end of its connection, that of its machine as three heartbeats of silence, by every rank that
+    waits or asks.
     """
 
     name = "tcp"
@@ -74,11 +85,21 @@ class TcpBackend(Backend):
         options: Options | None = None,
     ) -> Self:
         deadline = time.monotonic() + timeout
+        asked = options if isinstance(options, TcpOptions) else TcpOptions()
         generation = store.add(f"torchcomms/tcp/{epoch}/{rank}", 1)
-        host = getattr(options, "host", None) or local_address(store)
+        host = asked.host or local_address(store)
         prefix = f"torchcomms/tcp/{epoch}.{generation}"
         connections = connect_all(store, prefix, rank, size, host, deadline)
-        return cls(Engine(rank, size, connections), rank, size, device, timeout)
+        try:
+            lifelines = _lifelines(store, prefix, rank, connections, host, asked.heartbeat, deadline)
+        except BaseException:
+            for connection in connections.values():
+                connection.close()
+            raise
+        allowance = Allowance(asked.early_limit)
+        return cls(
+            Engine(rank, size, connections, lifelines=lifelines, allowance=allowance), rank, size, device, timeout
+        )
 
     def post(self, batch: Sequence[P2P]) -> TcpTicket:
         return TcpTicket(self, self.engine.post(batch))
@@ -98,3 +119,20 @@ class TcpBackend(Backend):
     def sever(self) -> None:
         """Drop every connection without a goodbye, as a killed process would. For tests of what the others notice."""
         self.engine.close(goodbye=False)
+
+
+def _lifelines(
+    store: Store,
+    prefix: str,
+    rank: int,
+    connections: Mapping[int, socket.socket],
+    host: str,
+    heartbeat: int,
+    deadline: float,
+) -> dict[int, socket.socket]:
+    """One more connection to each peer on another machine."""
+    remote = [peer for peer, connection in connections.items() if is_remote(connection)]
+    lifelines = connect_all(store, f"{prefix}/lifeline", rank, 0, host, deadline, peers=remote)
+    for lifeline in lifelines.values():
+        watch(lifeline, heartbeat)
+    return lifelines

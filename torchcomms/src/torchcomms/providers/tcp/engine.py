@@ -14,10 +14,12 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from torchcomms.backend import P2P
 from torchcomms.errors import CommsClosed, CommsError, CommsTimeout, name_ranks
-from torchcomms.providers.inbox import Batch, Inbox, departure, outcome
+from torchcomms.providers.inbox import Allowance, Batch, Inbox, departure, outcome
+from torchcomms.providers.tcp.lifeline import State, state
 from torchcomms.providers.tcp.link import Link
 
 SPIN = 20e-6  # seconds of polling before a waiter sleeps
@@ -27,11 +29,22 @@ LONGEST = 3600.0  # seconds that one sleep may last, whatever the deadline
 class Engine:
     """The sockets of one group on one rank; `name` is the backend's, for errors."""
 
-    def __init__(self, rank: int, size: int, connections: Mapping[int, socket.socket], name: str = "tcp") -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        connections: Mapping[int, socket.socket],
+        name: str = "tcp",
+        *,
+        lifelines: Mapping[int, socket.socket] | None = None,
+        allowance: Allowance | None = None,
+    ) -> None:
         self._rank, self._size, self._owner, self._name = rank, size, os.getpid(), name
         self._changed = threading.Condition()
-        self._links = {peer: Link(peer, connection) for peer, connection in connections.items()}
-        self._own = Inbox()
+        allowance = allowance or Allowance()
+        self._links = {peer: Link(peer, connection, allowance) for peer, connection in connections.items()}
+        self._lifelines = dict(lifelines or {})
+        self._own = Inbox(rank, allowance)
         self._lost: set[int] = set()
         self._left: set[int] = set()
         self._failure: CommsError | None = None
@@ -42,9 +55,12 @@ class Engine:
         self._wake_in, self._wake_out = socket.socketpair()
         for end in (self._wake_in, self._wake_out):
             end.setblocking(False)
-        self._selector.register(self._wake_out, selectors.EVENT_READ, None)
+        # What is registered with a socket is called with its events.
+        self._selector.register(self._wake_out, selectors.EVENT_READ, self._woken)
         for link in self._links.values():
-            self._selector.register(link.socket, selectors.EVENT_READ, link)
+            self._selector.register(link.socket, selectors.EVENT_READ, partial(self._moved, link))
+        for peer, lifeline in self._lifelines.items():
+            self._selector.register(lifeline, selectors.EVENT_READ, partial(self._felt, peer))
         _ENGINES.add(self)
 
     def post(self, requests: Sequence[P2P]) -> Batch:
@@ -81,7 +97,7 @@ class Engine:
 
     def _release(self) -> None:
         for peer in self._held:
-            if peer not in self._lost | self._left and not self._closed:
+            if self._failure is None and peer not in self._lost | self._left:
                 self._push(self._links[peer])
         self._held.clear()
 
@@ -99,21 +115,35 @@ class Engine:
             self._release()
 
     def _push(self, link: Link) -> None:
-        before = self._selector.get_key(link.socket).events
+        key = self._selector.get_key(link.socket)
         link.push()
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.sending else 0)
         if link.broken:
             self._drop(link)
-        elif wanted != before:
-            self._selector.modify(link.socket, wanted, link)
+        elif wanted != key.events:
+            self._selector.modify(link.socket, wanted, key.data)
 
     def _drop(self, link: Link) -> None:
         """The connection ended: after a goodbye the peer has left, without one it is dead."""
-        (self._left if link.reader.said_goodbye else self._lost).add(link.peer)
-        self._selector.unregister(link.socket)
-        link.socket.close()
-        if link.reader.said_goodbye:
-            link.fail(departure(link.peer))
+        if not link.reader.said_goodbye:
+            self._bury(link.peer)
+            return
+        self._left.add(link.peer)
+        self._forget(link.peer)
+        link.fail(departure(link.peer))
+        # It may have left because of a death that this rank will see later.
+        for peer in link.reader.blamed & self._links.keys() - self._left - self._lost:
+            self._bury(peer)
+
+    def _bury(self, peer: int) -> None:
+        self._lost.add(peer)
+        self._forget(peer)
+
+    def _forget(self, peer: int) -> None:
+        for connection in (self._links[peer].socket, self._lifelines.pop(peer, None)):
+            if connection is not None and connection in self._selector.get_map():
+                self._selector.unregister(connection)
+                connection.close()
 
     def test(self, batch: Batch) -> bool:
         """Whether the batch is complete, after one look at the sockets."""
@@ -150,21 +180,33 @@ class Engine:
             self._polling = False
             self._changed.notify_all()
         for key, mask in events:
-            self._handle(key, mask)
+            if key.fileobj in self._selector.get_map():  # else an earlier event ended it
+                key.data(mask)
 
-    def _handle(self, key: selectors.SelectorKey, mask: int) -> None:
-        link: Link | None = key.data
-        if link is None:
-            self._wake_out.recv(1 << 10)
-            return
-        if link.peer in self._lost or link.peer in self._left:
-            return  # another thread met its end while this one was polling
+    def _woken(self, mask: int) -> None:
+        self._wake_out.recv(1 << 10)
+
+    def _moved(self, link: Link, mask: int) -> None:
+        """A connection has something to read, or room to write."""
         if mask & selectors.EVENT_READ:
             link.pull()
-        if link.broken:
+        if link.overflow is not None:
+            self._failure = self._failure or link.overflow
+            self._selector.unregister(link.socket)
+        elif link.broken:
             self._drop(link)
         elif mask & selectors.EVENT_WRITE:
             self._push(link)
+
+    def _felt(self, peer: int, mask: int) -> None:
+        """A lifeline ended. A peer that closed it says on its data connection how it went."""
+        lifeline = self._lifelines[peer]
+        said = state(lifeline)
+        if said is State.GONE:
+            self._bury(peer)
+        elif said is State.CLOSED:
+            self._selector.unregister(self._lifelines.pop(peer))
+            lifeline.close()
 
     def lost(self) -> frozenset[int]:
         """Ranks known to be dead, after one look at the sockets."""
@@ -209,9 +251,9 @@ class Engine:
             self._closed = True
             self._selector.close()
             for link in self._links.values():
-                link.leave() if goodbye else link.socket.close()
-            self._wake_in.close()
-            self._wake_out.close()
+                link.leave(self._lost) if goodbye else link.socket.close()
+            for end in (*self._lifelines.values(), self._wake_in, self._wake_out):
+                end.close()
 
     def _abandon(self) -> None:
         self._failure = CommsClosed(
@@ -222,7 +264,8 @@ class Engine:
         # Locks may be held by threads that do not exist here, so nothing is locked; the child has one thread.
         self._changed = threading.Condition()
         self._selector.close()
-        for end in (*(link.socket for link in self._links.values()), self._wake_in, self._wake_out):
+        links = (link.socket for link in self._links.values())
+        for end in (*links, *self._lifelines.values(), self._wake_in, self._wake_out):
             end.close()
 
 

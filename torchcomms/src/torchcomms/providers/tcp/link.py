@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from collections.abc import Iterable
 from itertools import islice
 
-from torchcomms.errors import CommsError
-from torchcomms.providers.inbox import Inbox, Message
+from torchcomms.errors import CommsError, EarlyOverflow
+from torchcomms.providers.inbox import Allowance, Inbox, Message
 from torchcomms.providers.tcp import wire
 
 BUFFERS = 64  # buffers handed to the kernel in one call
@@ -17,14 +18,15 @@ TURNS = 8  # reads from one peer before the others get their turn
 class Link:
     """A non-blocking socket with its queue of sends and its frame reader."""
 
-    __slots__ = ("_sends", "broken", "inbox", "peer", "reader", "socket")
+    __slots__ = ("_sends", "broken", "inbox", "overflow", "peer", "reader", "socket")
 
-    def __init__(self, peer: int, connection: socket.socket) -> None:
+    def __init__(self, peer: int, connection: socket.socket, allowance: Allowance) -> None:
         connection.setblocking(False)
         self.peer, self.socket = peer, connection
-        self.inbox = Inbox()
+        self.inbox = Inbox(peer, allowance)
         self.reader = wire.FrameReader(self.inbox)
         self.broken = False
+        self.overflow: EarlyOverflow | None = None  # after it the stream cannot be read on
         self._sends: deque[tuple[memoryview, Message | None]] = deque()
 
     @property
@@ -81,6 +83,8 @@ class Link:
                     return
         except BlockingIOError:
             return
+        except EarlyOverflow as error:
+            self.overflow = error
         except OSError:
             self.broken = True
 
@@ -92,11 +96,11 @@ class Link:
         self._sends.clear()
         self.inbox.fail(error)
 
-    def leave(self) -> None:
+    def leave(self, lost: Iterable[int]) -> None:
         """Say goodbye if no frame is half sent, and close without losing what the peer has not read yet."""
         try:
             if not self._sends:
-                self.socket.sendall(wire.goodbye())
+                self.socket.sendall(wire.goodbye(lost))
                 self.socket.shutdown(socket.SHUT_WR)
                 # Unread input would turn the close into a reset, which overtakes the goodbye.
                 while self.socket.recv(1 << 16):

@@ -12,7 +12,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from torchcomms.backend import Store
 from torchcomms.errors import CommsTimeout, NoRendezvous, name_ranks
+from torchcomms.locality import EARLY
 
 HELLO = struct.Struct("<16sI")
 PATIENCE = 2.0  # seconds that someone who connected may take to say hello
@@ -82,19 +83,29 @@ def _dial(place: dict[str, Any], patience: float) -> socket.socket:
 
 
 def connect_all(
-    store: Store, prefix: str, rank: int, size: int, host: str, deadline: float
+    store: Store,
+    prefix: str,
+    rank: int,
+    size: int,
+    host: str,
+    deadline: float,
+    *,
+    peers: Collection[int] | None = None,
 ) -> dict[int, socket.socket]:
-    """Connections to every other rank; all of them or an error, and then none stays open."""
+    """Connections to every other rank, or to `peers`, who list this rank too; all of them, or an error and none."""
     connections: dict[int, socket.socket] = {}
+    wanted = set(range(size) if peers is None else peers) - {rank}
+    if not wanted:
+        return connections
     secret = secrets.token_bytes(16)
     with listen(host) as listener:
         place = _published(host, listener) | {"secret": secret.hex()}
         store.set(f"{prefix}/{rank}", json.dumps(place))
         try:
-            for peer in range(rank):
+            for peer in sorted(peer for peer in wanted if peer < rank):
                 connections[peer] = _connect(store, f"{prefix}/{peer}", peer, rank, deadline)
-            while len(connections) < size - 1:
-                _accept(listener, secret, connections, range(rank + 1, size), deadline)
+            while len(connections) < len(wanted):
+                _accept(listener, secret, connections, wanted - connections.keys(), deadline)
         except BaseException:
             for connection in connections.values():
                 connection.close()
@@ -106,7 +117,7 @@ def _connect(store: Store, key: str, peer: int, rank: int, deadline: float) -> s
     try:
         store.wait([key], timedelta(seconds=max(0.001, deadline - time.monotonic())))
     except (RuntimeError, TimeoutError) as error:
-        if time.monotonic() < deadline:
+        if time.monotonic() < deadline - EARLY:
             raise
         raise _late([peer]) from error
     place = json.loads(store.get(key))
@@ -128,22 +139,22 @@ def _remedy(place: dict[str, Any]) -> str:
 
 
 def _accept(
-    listener: socket.socket, secret: bytes, connections: dict[int, socket.socket], awaited: range, deadline: float
+    listener: socket.socket, secret: bytes, connections: dict[int, socket.socket], awaited: set[int], deadline: float
 ) -> None:
     listener.settimeout(max(0.001, deadline - time.monotonic()))
     try:
         connection, _ = listener.accept()
     except TimeoutError as error:
-        raise _late(set(awaited) - connections.keys()) from error
+        raise _late(awaited) from error
     peer = _hello(connection, secret, awaited)
-    if peer is None or peer in connections:
+    if peer is None:
         connection.close()
         return
     _tune(connection)
     connections[peer] = connection
 
 
-def _hello(connection: socket.socket, secret: bytes, awaited: range) -> int | None:
+def _hello(connection: socket.socket, secret: bytes, awaited: set[int]) -> int | None:
     connection.settimeout(PATIENCE)
     try:
         said = connection.recv(HELLO.size, socket.MSG_WAITALL)

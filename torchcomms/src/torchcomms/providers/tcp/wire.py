@@ -1,18 +1,21 @@
 """The wire format as a state machine: bytes in, arrivals out. No I/O.
 
-A frame is a header (kind, tag, length; little-endian) and `length` bytes. `FrameReader` says where the next bytes
-should go, so that long messages land in the receiver's tensor straight from the socket. At a long message that nobody
-expects it stalls until `resume`; nothing more may be read before.
+A frame is a header (kind, tag, length; little-endian) and `length` bytes: a message, or the goodbye of a rank with the
+ranks whose death makes it leave. `FrameReader` says where the next bytes should go, so that long messages land in the
+receiver's tensor straight from the socket. At a long message that nobody expects it stalls until `resume`; nothing more
+may be read before.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 from torchcomms.providers.inbox import Arrival, Inbox
 
 HEADER = struct.Struct("<B7xqQ")
 DATA, GOODBYE = 1, 2
+NAMED = 1024  # ranks that a goodbye names at most
 STAGE = 16 << 10  # bytes read ahead: a short message costs one read, header and all
 
 
@@ -21,18 +24,21 @@ def data_header(tag: int, length: int) -> bytes:
     return HEADER.pack(DATA, tag, length)
 
 
-def goodbye() -> bytes:
-    """The frame of a rank that leaves in order."""
-    return HEADER.pack(GOODBYE, 0, 0)
+def goodbye(lost: Iterable[int] = ()) -> bytes:
+    """The frame of a rank that leaves in order; `lost` are the dead ranks that it knows of."""
+    named = sorted(lost)[:NAMED]
+    ranks = struct.pack(f"<{len(named)}I", *named)
+    return HEADER.pack(GOODBYE, 0, len(ranks)) + ranks
 
 
 class FrameReader:
-    """Cuts one peer's byte stream into messages for its inbox."""
+    """Cuts one peer's byte stream into messages for its inbox; `blamed` are the ranks that its goodbye calls dead."""
 
-    __slots__ = ("_arrival", "_filled", "_rest", "_stage", "inbox", "said_goodbye", "stalled")
+    __slots__ = ("_arrival", "_filled", "_rest", "_stage", "blamed", "inbox", "said_goodbye", "stalled")
 
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
+        self.blamed: frozenset[int] = frozenset()
         self.said_goodbye = self.stalled = False
         self._stage = memoryview(bytearray(STAGE))
         self._filled = 0
@@ -66,9 +72,13 @@ class FrameReader:
             if patient and length > STAGE and not self.inbox.expects(tag):
                 self.stalled = True
                 break
+            if kind == GOODBYE and end - start < HEADER.size + length:
+                break
             start += HEADER.size
             if kind == GOODBYE:
                 self.said_goodbye = True
+                self.blamed = frozenset(struct.unpack(f"<{length // 4}I", self._stage[start : start + length]))
+                start += length
             else:
                 start += self._begin(self.inbox.arrive(tag, length), start, min(length, end - start))
         self._filled = end - start
