@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import Protocol
 
-    from torch.distributed import ProcessGroup, Store
+    from torch.distributed import ProcessGroup
+
+    from torchcomms.backend import Store
 
     class Request(Protocol):
         """What torch.distributed tells a maker."""
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
         group_size: int
         timeout: timedelta
         group_id: str
+        global_ranks_in_group: list[int]
 
 
 NAME = "torchcomms"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import _register_process_group
+from torch.distributed import HashStore  # type: ignore[attr-defined, unused-ignore]  # not re-exported by its stubs
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 
 from torchcomms._register import NAME
-from torchcomms.comm import DEFAULT_TIMEOUT, TorchComm
+from torchcomms.comm import TorchComm
 from torchcomms.distributed import CommsGroup
 from torchcomms.errors import InvalidCall
 
@@ -23,8 +25,6 @@ def init_device_mesh(
     mesh_dim_comms: Sequence[TorchComm],
     mesh_dim_names: Sequence[str],
     _global_comm: TorchComm | None = None,
-    *,
-    timeout: timedelta = DEFAULT_TIMEOUT,
 ) -> DeviceMesh:
     """The mesh whose dimension i is the ranks of `mesh_dim_comms[i]`, counted in row-major order.
 
@@ -38,10 +38,16 @@ def init_device_mesh(
     where = [comm.get_rank() for comm in comms]
     world = _world_comm(comms, names, _global_comm, mesh.numel(), int(mesh[tuple(where)].item()))
     if not dist.is_initialized():
-        c10d._update_default_pg(_group(world, list(range(world.get_size())), timeout))
-    lines = [mesh[(*where[:dim], slice(None), *where[dim + 1 :])].tolist() for dim in range(len(comms))]
-    groups = [_group(comm, line, timeout) for comm, line in zip(comms, lines, strict=True)]
+        c10d._update_default_pg(_group(world, list(range(world.get_size()))))
+    groups = [_group(comm, _line(mesh, where, dim)) for dim, comm in enumerate(comms)]
     return DeviceMesh.from_group(groups, comms[0].get_device().type, mesh, mesh_dim_names=names)
+
+
+def _line(mesh: Tensor, where: list[int], dim: int) -> list[int]:
+    """The ranks of the mesh along dimension `dim` through the place `where`."""
+    for axis in reversed(range(mesh.dim())):
+        mesh = mesh if axis == dim else mesh.select(axis, where[axis])
+    return [int(rank) for rank in mesh]
 
 
 def _world_comm(
@@ -61,13 +67,13 @@ def _world_comm(
     return world
 
 
-def _group(comm: TorchComm, ranks: list[int], timeout: timedelta) -> dist.ProcessGroup:
+def _group(comm: TorchComm, ranks: list[int]) -> dist.ProcessGroup:
     """The process group of a communicator, made known to torch.distributed, once for each communicator."""
     world = c10d._world
     for known in world.pg_map:
         if isinstance(known, CommsGroup) and comm in known.comms():
             return known
-    group = CommsGroup({comm.get_device().type: comm}, timeout, dist.HashStore())
+    group = CommsGroup({comm.get_device().type: comm}, HashStore())
     name, tag = c10d.GroupName(comm.get_name()), f"ptd:{comm.get_name()}"
     group._set_group_name(name)
     # Torch has no public way to adopt a group; these are the places where it looks groups up.
@@ -77,5 +83,5 @@ def _group(comm: TorchComm, ranks: list[int], timeout: timedelta) -> dist.Proces
     world.pg_group_ranks[group] = {rank: index for index, rank in enumerate(ranks)}
     world.pg_to_tag[group] = tag
     world.tags_to_pg.setdefault(tag, []).append(group)
-    c10d._register_process_group(name, group)
+    _register_process_group(name, group)
     return group

@@ -35,7 +35,7 @@ class Work:
     communicator until `wait` has returned or `is_completed` was true.
     """
 
-    __slots__ = ("_deadline", "_end", "_error", "_late", "_lock", "_status", "_ticket")
+    __slots__ = ("_deadline", "_end", "_error", "_late", "_lock", "_status", "_ticket", "_watchers")
 
     def __init__(self, ticket: Ticket, deadline: float, end: End, late: Late) -> None:
         """`end` is called once, with the error or None, before any wait returns; what it raises is the error.
@@ -48,6 +48,7 @@ class Work:
         self._lock = threading.RLock()  # an end may ask about its own work
         self._error: Exception | None = None
         self._status = WorkStatus.INPROGRESS
+        self._watchers: list[End] = []
 
     @classmethod
     def done(cls) -> Work:
@@ -94,6 +95,19 @@ class Work:
         self._raise()
         return True
 
+    def when_over(self, callback: End) -> None:
+        """Call `callback` once with the error or None: at the operation's end or deadline, whichever comes first.
+
+        On the thread that sees it first, at once if it is over already. It must not raise and not block.
+        """
+        if self._status is WorkStatus.INPROGRESS:
+            with self._lock:
+                if self._status is WorkStatus.INPROGRESS:
+                    self._watchers.append(callback)
+                    return
+        late = self._status is WorkStatus.TIMEDOUT
+        callback(CommsTimeout("the operation was not through at its deadline") if late else self._error)
+
     def poll(self) -> bool:
         """Whether nobody need drive it any more: it has ended, or its deadline has passed. Never raises."""
         try:
@@ -128,13 +142,16 @@ class Work:
         with self._lock:
             if self._end is None:
                 return
-            end, self._end = self._end, None
+            end, self._end, self._late = self._end, None, None
             try:
                 end(error)
             except Exception as raised:
                 error = error or raised
             self._error = error
             self._status = WorkStatus.COMPLETED if error is None else WorkStatus.ERROR
+            watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher(error)
 
     def _expire(self, error: CommsTimeout) -> None:
         with self._lock:
@@ -142,7 +159,10 @@ class Work:
             if late is None or self._end is None:
                 return
             self._status = WorkStatus.TIMEDOUT
+            watchers, self._watchers = self._watchers, []
         late(error)
+        for watcher in watchers:
+            watcher(error)
 
     def _raise(self) -> None:
         if self._error is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,26 +17,30 @@ if TYPE_CHECKING:
     from torchcomms._register import Request
 
 
+# Classes that a build of torch has or has not, and functions that its stubs leave out.
+_dist: Any = dist
+
+
 def register(group: dist.ProcessGroup, backends: Mapping[str, str], request: Request, options: object) -> None:
     """Make the backends of torch for these devices, and register them with `group`."""
     for device, name in backends.items():
-        store = dist.PrefixStore(f"torchcomms/{device}/", request.store)
+        store = _dist.PrefixStore(f"torchcomms/{device}/", request.store)
         kind, backend = _make(name, store, request, options)
         group._register_backend(torch.device(device), kind, backend)
 
 
-def _make(name: str, store: dist.Store, request: Request, options: object) -> tuple[object, object]:
-    kinds, who = dist.ProcessGroup.BackendType, (store, request.group_rank, request.group_size)
+def _make(name: str, store: object, request: Request, options: object) -> tuple[Any, Any]:
+    kinds, who = _dist.ProcessGroup.BackendType, (store, request.group_rank, request.group_size)
     if name == "gloo":
-        return kinds.GLOO, dist.ProcessGroupGloo(*who, timeout=request.timeout)
+        return kinds.GLOO, _dist.ProcessGroupGloo(*who, timeout=request.timeout)
     if name == "nccl":
-        return kinds.NCCL, dist.ProcessGroupNCCL(*who, _with_timeout(options, dist.ProcessGroupNCCL, request.timeout))
+        return kinds.NCCL, _dist.ProcessGroupNCCL(*who, _with_timeout(options, _dist.ProcessGroupNCCL, request.timeout))
     if name == "xccl":
-        return kinds.XCCL, dist.ProcessGroupXCCL(*who, _with_timeout(options, dist.ProcessGroupXCCL, request.timeout))
+        return kinds.XCCL, _dist.ProcessGroupXCCL(*who, _with_timeout(options, _dist.ProcessGroupXCCL, request.timeout))
     raise InvalidCall(f"backend {name!r} cannot stand beside torchcomms in one group: use gloo, nccl or xccl")
 
 
-def _with_timeout(options: object, kind: type, timeout: timedelta) -> object:
+def _with_timeout(options: object, kind: Any, timeout: timedelta) -> Any:
     given = options if isinstance(options, kind.Options) else kind.Options()
     given._timeout = timeout
     return given
@@ -56,10 +60,10 @@ def scatter_coalesced(
     group: dist.ProcessGroup, outputs: Sequence[Tensor], inputs: Sequence[Tensor], options: object
 ) -> dist.Work:
     """`reduce_scatter_single_coalesced` by the backend of torch."""
-    op = getattr(options, "reduceOp", dist.ReduceOp.SUM)
+    op = getattr(options, "reduceOp", _dist.ReduceOp.SUM)
     ops = torch.ops.c10d
     return dist.Work.unbox(
         ops.reduce_scatter_tensor_coalesced_(
-            list(outputs), list(inputs), group.boxed(), dist.ReduceOp(op).boxed(), is_async(options)
+            list(outputs), list(inputs), group.boxed(), _dist.ReduceOp(op).boxed(), is_async(options)
         )
     )

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from torchcomms.distributed import beside
 from torchcomms.distributed.group import Identity
-from torchcomms.distributed.reading import equal_parts, given, is_async, reduction, root_of, rows, single
-from torchcomms.distributed.work import Done, Handle
+from torchcomms.distributed.reading import given, is_async, reduction, root_of, single
+from torchcomms.distributed.work import Done
 from torchcomms.errors import InvalidCall
+from torchcomms.work import Work
 
 Lists = Sequence[Sequence[Tensor]]
 Tensors = Tensor | Sequence[Tensor]
@@ -32,14 +34,14 @@ class CommsGroup(Identity):
         tensor = single(tensors)
         comm = self._comm_of(tensor)
         if comm is None:
-            return self._theirs(tensor).allreduce(tensors, *given(opts))
+            return self._pass_on(tensor, "allreduce", tensors, *given(opts))
         op = reduction(opts)
         return self._run(lambda later: [comm.all_reduce(tensor, op, later)], [tensor], opts)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: object = None) -> dist.Work:
         comm = self._comm_of(tensors[0])
         if comm is None:
-            return self._theirs(tensors[0]).allreduce_coalesced(tensors, *given(opts))
+            return self._pass_on(tensors[0], "allreduce_coalesced", tensors, *given(opts))
         op = reduction(opts)
         return self._run(lambda later: [comm.all_reduce(one, op, later) for one in tensors], list(tensors), opts)
 
@@ -47,7 +49,7 @@ class CommsGroup(Identity):
         tensor = single(tensors)
         comm = self._comm_of(tensor)
         if comm is None:
-            return self._theirs(tensor).broadcast(tensors, *given(opts))
+            return self._pass_on(tensor, "broadcast", tensors, *given(opts))
         root = root_of(opts)
         return self._run(lambda later: [comm.broadcast(tensor, root, later)], [tensor], opts)
 
@@ -57,7 +59,7 @@ class CommsGroup(Identity):
         tensor = single(tensors)
         comm = self._comm_of(tensor)
         if comm is None:
-            return self._theirs(tensor).reduce(tensors, *given(opts))
+            return self._pass_on(tensor, "reduce", tensors, *given(opts))
         root, kind = root_of(opts), reduction(op if isinstance(opts, int) else opts)
         return self._run(lambda later: [comm.reduce(tensor, root, kind, later)], [tensor], opts)
 
@@ -67,7 +69,7 @@ class CommsGroup(Identity):
         tensor = single(inputs)
         comm = self._comm_of(tensor)
         if comm is None:
-            return self._theirs(tensor).allgather(outputs, inputs, *given(opts))
+            return self._pass_on(tensor, "allgather", outputs, inputs, *given(opts))
         targets = _list(outputs)
         return self._run(lambda later: [comm.all_gather(targets, tensor, later)], targets, opts)
 
@@ -75,10 +77,10 @@ class CommsGroup(Identity):
         """`outputs[r][i]` takes `inputs[i]` of rank r."""
         comm = self._comm_of(inputs[0])
         if comm is None:
-            return self._theirs(inputs[0]).allgather_coalesced(outputs, inputs, *given(opts))
+            return self._pass_on(inputs[0], "allgather_coalesced", outputs, inputs, *given(opts))
         columns = [list(column) for column in zip(*outputs, strict=True)]
 
-        def start(later: bool) -> list[Handle]:
+        def start(later: bool) -> list[Work]:
             return [comm.all_gather(column, one, later) for column, one in zip(columns, inputs, strict=True)]
 
         return self._run(start, [one for row in outputs for one in row], opts)
@@ -86,9 +88,8 @@ class CommsGroup(Identity):
     def all_gather_single(self, output: Tensor, input: Tensor, opts: object = None) -> dist.Work:
         comm = self._comm_of(input)
         if comm is None:
-            return self._theirs(input)._allgather_base(output, input, *given(opts))
-        parts = equal_parts(output, self.size())
-        return self._run(lambda later: [comm.all_gather(parts, input, later)], [output], opts)
+            return self._pass_on(input, "_allgather_base", output, input, *given(opts))
+        return self._run(lambda later: [comm.all_gather_single(output, input, later)], [output], opts)
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object = None
@@ -96,8 +97,8 @@ class CommsGroup(Identity):
         comm = self._comm_of(inputs[0])
         if comm is None:
             return beside.gather_coalesced(self, outputs, inputs, opts)
-        pairs = [(equal_parts(output, self.size()), one) for output, one in zip(outputs, inputs, strict=True)]
-        return self._run(lambda later: [comm.all_gather(*pair, later) for pair in pairs], list(outputs), opts)
+        pairs = list(zip(outputs, inputs, strict=True))
+        return self._run(lambda later: [comm.all_gather_single(*pair, later) for pair in pairs], list(outputs), opts)
 
     def reduce_scatter(
         self, outputs: Tensors, inputs: Lists | Sequence[Tensor], opts: object = None, timeout: timedelta | None = None
@@ -105,16 +106,16 @@ class CommsGroup(Identity):
         output = single(outputs)
         comm = self._comm_of(output)
         if comm is None:
-            return self._theirs(output).reduce_scatter(outputs, inputs, *given(opts))
+            return self._pass_on(output, "reduce_scatter", outputs, inputs, *given(opts))
         sources, op = _list(inputs), reduction(opts)
         return self._run(lambda later: [comm.reduce_scatter(output, sources, op, later)], [output], opts)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: object = None) -> dist.Work:
         comm = self._comm_of(input)
         if comm is None:
-            return self._theirs(input)._reduce_scatter_base(output, input, *given(opts))
-        parts, op = equal_parts(input, self.size()), reduction(opts)
-        return self._run(lambda later: [comm.reduce_scatter(output, parts, op, later)], [output], opts)
+            return self._pass_on(input, "_reduce_scatter_base", output, input, *given(opts))
+        op = reduction(opts)
+        return self._run(lambda later: [comm.reduce_scatter_single(output, input, op, later)], [output], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object = None
@@ -122,14 +123,15 @@ class CommsGroup(Identity):
         comm = self._comm_of(inputs[0])
         if comm is None:
             return beside.scatter_coalesced(self, outputs, inputs, opts)
-        op = reduction(opts)
-        pairs = [(output, equal_parts(one, self.size())) for output, one in zip(outputs, inputs, strict=True)]
-        return self._run(lambda later: [comm.reduce_scatter(*pair, op, later) for pair in pairs], list(outputs), opts)
+        op, pairs = reduction(opts), list(zip(outputs, inputs, strict=True))
+        return self._run(
+            lambda later: [comm.reduce_scatter_single(*pair, op, later) for pair in pairs], list(outputs), opts
+        )
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object = None) -> dist.Work:
         comm = self._comm_of(inputs[0])
         if comm is None:
-            return self._theirs(inputs[0]).alltoall(outputs, inputs, *given(opts))
+            return self._pass_on(inputs[0], "alltoall", outputs, inputs, *given(opts))
         return self._run(lambda later: [comm.all_to_all(outputs, inputs, later)], list(outputs), opts)
 
     def all_to_all_single(
@@ -142,15 +144,17 @@ class CommsGroup(Identity):
     ) -> dist.Work:
         comm = self._comm_of(input)
         if comm is None:
-            return self._theirs(input).alltoall_base(output, input, list(output_sizes), list(input_sizes), *given(opts))
-        targets, sources = rows(output, output_sizes, self.size()), rows(input, input_sizes, self.size())
-        return self._run(lambda later: [comm.all_to_all(targets, sources, later)], [output], opts)
+            return self._pass_on(
+                input, "alltoall_base", output, input, list(output_sizes), list(input_sizes), *given(opts)
+            )
+        rows = output_sizes, input_sizes
+        return self._run(lambda later: [comm.all_to_all_v_single(output, input, *rows, later)], [output], opts)
 
     def gather(self, outputs: Lists, inputs: Tensors, opts: object = None) -> dist.Work:
         tensor = single(inputs)
         comm = self._comm_of(tensor)
         if comm is None:
-            return self._theirs(tensor).gather(outputs, inputs, *given(opts))
+            return self._pass_on(tensor, "gather", outputs, inputs, *given(opts))
         root = root_of(opts)
         targets = _list(outputs) if root == self.rank() else []
         return self._run(lambda later: [comm.gather(targets, tensor, root, later)], targets, opts)
@@ -159,7 +163,7 @@ class CommsGroup(Identity):
         output = single(outputs)
         comm = self._comm_of(output)
         if comm is None:
-            return self._theirs(output).scatter(outputs, inputs, *given(opts))
+            return self._pass_on(output, "scatter", outputs, inputs, *given(opts))
         root = root_of(opts)
         sources = _list(inputs) if root == self.rank() else []
         return self._run(lambda later: [comm.scatter(output, sources, root, later)], [output], opts)
@@ -168,20 +172,20 @@ class CommsGroup(Identity):
         tensor = single(tensors)
         comm = self._comm_of(tensor)
         if comm is None:
-            return self._theirs(tensor).send(tensors, dst, tag)
+            return self._pass_on(tensor, "send", tensors, dst, tag)
         return self._pending([comm.send(tensor, dst, True, tag=tag)], [tensor])
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         tensor = single(tensors)
         comm = self._comm_of(tensor)
         if comm is None:
-            return self._theirs(tensor).recv(tensors, src, tag)
+            return self._pass_on(tensor, "recv", tensors, src, tag)
         return self._pending([comm.recv(tensor, src, True, tag=tag)], [tensor], src)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
         tensor = single(tensors)
         if self._comm_of(tensor) is None:
-            return self._theirs(tensor).recv_anysource(tensors, tag)
+            return self._pass_on(tensor, "recv_anysource", tensors, tag)
         raise InvalidCall(
             "recv from any source: a receive of this group names its sender, so that it never waits for a dead rank; "
             "pass src=, or let the receiver learn the sender by an all_gather"
@@ -204,7 +208,7 @@ class CommsGroup(Identity):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
 
-    def _run(self, start: Callable[[bool], Sequence[Handle]], result: list[Tensor], opts: object) -> dist.Work:
+    def _run(self, start: Callable[[bool], Sequence[Work]], result: list[Tensor], opts: object) -> dist.Work:
         """Start an operation, or carry it out if the caller is going to wait for it anyway."""
         if not is_async(opts) and self._coalesced is None:
             start(False)
@@ -212,10 +216,10 @@ class CommsGroup(Identity):
         return self._pending(start(True), result)
 
 
-def _list(tensors: Lists | Sequence[Tensor]) -> Sequence[Tensor]:
+def _list(tensors: Any) -> list[Tensor]:
     """The list for one device, of an argument that may be a list of such lists."""
     if not tensors or isinstance(tensors[0], Tensor):
-        return tensors
+        return list(tensors)
     if len(tensors) != 1:
         raise InvalidCall(f"lists for {len(tensors)} devices: an operation takes those of one, in a list")
-    return tensors[0]
+    return list(tensors[0])

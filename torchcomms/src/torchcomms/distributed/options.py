@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from torchcomms import backend
+from torchcomms import backend as contract
 
 VARIABLE = "TORCHCOMMS_BACKEND"
 
@@ -22,7 +22,7 @@ class Options:
     """
 
     backend: str = ""
-    options: backend.Options | None = None
+    options: contract.Options | None = None
     timeout: timedelta = dist.default_pg_timeout
 
     @property

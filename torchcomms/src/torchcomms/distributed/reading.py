@@ -39,20 +39,3 @@ def given(options: object) -> tuple[object, ...]:
 def root_of(options: object) -> int:
     """The root of an options object, or the one given in its place."""
     return options if isinstance(options, int) else getattr(options, "rootRank", 0)
-
-
-def equal_parts(tensor: Tensor, count: int) -> list[Tensor]:
-    """The tensor cut into `count` parts of one length in the order of its elements, as views."""
-    if tensor.is_contiguous() and tensor.numel() % count == 0:
-        return list(tensor.view(count, -1).unbind(0)) if tensor.numel() else [tensor.view(-1)] * count
-    if tensor.dim() and tensor.shape[0] % count == 0:
-        return list(tensor.chunk(count)) if tensor.shape[0] else [tensor] * count
-    raise InvalidCall(
-        f"a tensor of shape {tuple(tensor.shape)} cannot be cut into {count} equal parts, one for each rank: "
-        "pad it, or use the operation that takes a list of tensors"
-    )
-
-
-def rows(tensor: Tensor, sizes: Sequence[int], count: int) -> list[Tensor]:
-    """The tensor cut along its first dimension into `sizes`, or equally where none are given."""
-    return list(tensor.split(list(sizes))) if sizes else equal_parts(tensor, count)

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from torchcomms.errors import CommsTimeout
-
 if TYPE_CHECKING:
-    from torchcomms.distributed.finisher import Finisher
+    from torchcomms.work import Work
 
 Result = list[Tensor]
-
-
-class Handle(Protocol):
-    """An operation in flight: `torchcomms.Work`."""
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Block until complete, for `timeout` seconds or the operation's own; raises what went wrong."""
-
-    def is_completed(self) -> bool:
-        """Whether it is complete; raises what went wrong."""
 
 
 class Done(dist.Work):
@@ -63,44 +51,26 @@ class Done(dist.Work):
 class Pending(dist.Work):
     """Operations in flight, as one. The errors of this package leave `wait` as they are."""
 
-    def __init__(
-        self, handles: Sequence[Handle], result: Result, finisher: Finisher, deadline: float, source: int = -1
-    ) -> None:
+    def __init__(self, works: Sequence[Work], result: Result, source: int = -1) -> None:
         super().__init__()
-        self._handles, self._result, self._finisher = handles, result, finisher
-        self._deadline, self._source = deadline, source
+        self._works, self._result, self._source = works, result, source
         self._error: BaseException | None = None
         self._future: Future[Result] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         # torch.distributed says "no timeout of its own" by zero or less.
         seconds = timeout.total_seconds() if timeout else 0.0
-        self._block(seconds if seconds > 0 else None)
+        for work in self._works:
+            work.wait(seconds if seconds > 0 else None)
         return True
-
-    def _block(self, seconds: float | None) -> None:
-        for handle in self._handles:
-            handle.wait(seconds)
 
     def synchronize(self) -> None:
-        self._block(None)
-
-    def settles(self, seconds: float) -> bool:
-        """Whether it comes to its end, well or not, within so many seconds; raises nothing."""
-        try:
-            self._block(seconds)
-        except CommsTimeout as late:
-            if time.monotonic() < self._deadline:
-                return False
-            self._error = late
-        except Exception as error:
-            self._error = error
-        return True
+        self.wait()
 
     def is_completed(self) -> bool:
         """Whether it has come to its end, well or not."""
         try:
-            return self._error is not None or all(handle.is_completed() for handle in self._handles)
+            return self._error is not None or all(work.is_completed() for work in self._works)
         except Exception as error:
             self._error = error
             return True
@@ -109,6 +79,7 @@ class Pending(dist.Work):
         return self.is_completed() and self._error is None
 
     def exception(self) -> BaseException | None:
+        self.is_completed()
         return self._error
 
     def result(self) -> Result:
@@ -120,5 +91,33 @@ class Pending(dist.Work):
     def get_future(self) -> Future[Result]:
         """A future that completes when the operations do, whether or not somebody waits for them."""
         if self._future is None:
-            self._future = self._finisher.follow(self)
+            self._future = _future(self._works, self._result)
         return self._future
+
+
+def _future(works: Sequence[Work], result: Result) -> Future[Result]:
+    """The future of all `works`; it fails with the first error of one."""
+    errors: list[Exception] = []
+
+    def outcome(_: Future[None]) -> Result:
+        if errors:
+            raise errors[0]
+        return result
+
+    left = [len(works)]
+    ended = threading.Lock()
+
+    def over(error: Exception | None) -> None:
+        with ended:
+            errors.extend([error] if error is not None else [])
+            left[0] -= 1
+            last = not left[0]
+        if last:
+            all_ended.set_result(None)
+
+    all_ended: Future[None] = Future()
+    # A callback that raises is the one way to fail a future in the eyes of C++, where DDP waits for it.
+    future = all_ended.then(outcome)
+    for work in works:
+        work.when_over(over)
+    return future
