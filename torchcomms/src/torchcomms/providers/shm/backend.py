@@ -61,7 +61,7 @@ class ShmBackend(Collectives):
         super().__init__(engine, rank, size, device, timeout)
         self.core, self.group, self.queue = core, group, Queue(group, engine, rank, size)
         self.heap = Heap(group, rank, heap)
-        self.express = ShmExpress(group, self.queue, rank, size, timeout)
+        self.express = ShmExpress(group, self.queue, size, timeout)
         # Also at interpreter exit: a rank that ends in order says goodbye and is not taken for dead.
         self._finalizer = weakref.finalize(self, _release, engine, self.queue, group)
         _OPENED.add(self)

@@ -1,88 +1,91 @@
 """The fast lane: a whole collective in one call of the core.
 
-A microsecond pays for some twenty attribute reads, so nothing is made here that only an error would need: an operation
+A microsecond pays for some fifteen attribute reads, so nothing is made here that only an error would need: an operation
 that does not end at once becomes a `Request` then, while its caller is still on the stack.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
-from torchcomms.providers.shm.call import DTYPES, REDUCTIONS, Kind, Request, dtype_number
+from torchcomms.providers.shm.call import DTYPES, REDUCTIONS, Kind, Request
 
 if TYPE_CHECKING:
     from torchcomms.backend import ReduceOp
     from torchcomms.providers.shm.native import Group
     from torchcomms.providers.shm.queue import Queue
 
-PLAIN = (Tensor, torch.nn.Parameter)  # a subclass may not have its values at its data pointer
-DONE, BUSY, CLOSED = 0, 4, 5
+BUSY, CLOSED = 4, 5  # of call.Status
 
 
 class ShmExpress:
     """`torchcomms.backend.Express` over a group."""
 
-    __slots__ = ("_all_reduce", "_barrier", "_broadcast", "_pending", "_queue", "_rank", "_size", "_timeout")
+    __slots__ = ("_all_reduce", "_barrier", "_broadcast", "_pending", "_queue", "_size", "_timeout")
 
-    def __init__(self, group: Group, queue: Queue, rank: int, size: int, timeout: float) -> None:
+    def __init__(self, group: Group, queue: Queue, size: int, timeout: float) -> None:
         self._all_reduce, self._broadcast, self._barrier = group.all_reduce, group.broadcast, group.barrier
-        self._queue, self._pending, self._rank, self._size, self._timeout = queue, queue.pending, rank, size, timeout
+        self._queue, self._pending, self._size, self._timeout = queue, queue.pending, size, timeout
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp) -> bool:
         """Done, or False if it has to go the general way."""
-        if self._pending or type(tensor) not in PLAIN or not tensor.is_cpu:
+        # A subclass of Tensor may not have its values at its data pointer.
+        if self._pending or (type(tensor) is not Tensor and type(tensor) is not Parameter) or not tensor.is_cpu:
             return False
         codes = _CODES.get(tensor.dtype)
-        if codes is None or not tensor.is_contiguous() or tensor.is_neg():
+        if codes is None or not tensor.is_contiguous():
             return False
-        reduction = codes[1].get(op.kind)
-        if reduction is None:
+        reduction, count = codes.get(op.kind), tensor.numel()
+        # Imaginary parts of conjugates are lazily negated, and contiguous only if there is just one.
+        if reduction is None or (count == 1 and tensor.is_neg()):
             return False
-        status = self._all_reduce(tensor.data_ptr(), tensor.numel(), codes[0], reduction)
-        if status == DONE:
-            return True
-        return self._go_on(status, lambda: Request("all_reduce", Kind.ALL_REDUCE, tensor=tensor, op=op))
+        status = self._all_reduce(tensor.data_ptr(), count, codes[DTYPE], reduction)
+        return self._go_on(status, Kind.ALL_REDUCE, tensor, op, 0) if status else True
 
     def broadcast(self, tensor: Tensor, root: int) -> bool:
         """Done, or False if it has to go the general way."""
-        if self._pending or type(tensor) not in PLAIN or not tensor.is_cpu:
+        if self._pending or (type(tensor) is not Tensor and type(tensor) is not Parameter) or not tensor.is_cpu:
             return False
         codes = _CODES.get(tensor.dtype)
-        if codes is None or not tensor.is_contiguous() or tensor.is_neg() or not 0 <= root < self._size:
+        if codes is None or not tensor.is_contiguous() or not 0 <= root < self._size:
             return False
-        status = self._broadcast(tensor.data_ptr(), tensor.numel(), codes[0], root)
-        if status == DONE:
-            return True
-        return self._go_on(status, lambda: Request("broadcast", Kind.BROADCAST, tensor=tensor, root=root))
+        count = tensor.numel()
+        if count == 1 and tensor.is_neg():
+            return False
+        status = self._broadcast(tensor.data_ptr(), count, codes[DTYPE], root)
+        return self._go_on(status, Kind.BROADCAST, tensor, None, root) if status else True
 
     def barrier(self) -> bool:
         """Done, or False if it has to go the general way."""
         if self._pending:
             return False
         status = self._barrier()
-        return True if status == DONE else self._go_on(status, lambda: Request("barrier", Kind.BARRIER))
+        return self._go_on(status, Kind.BARRIER, None, None, 0) if status else True
 
-    def _go_on(self, status: int, request: Callable[[], Request]) -> bool:
+    def _go_on(self, status: int, kind: Kind, tensor: Tensor | None, op: ReduceOp | None, root: int) -> bool:
         if status in (BUSY, CLOSED):
             return False  # in the general way an error is raised or waited out
-        self._queue.adopt(request(), status, time.monotonic() + self._timeout)
+        request = Request(kind.name.lower(), kind, tensor=tensor, op=op, root=root)
+        self._queue.adopt(request, status, time.monotonic() + self._timeout)
         return True
 
 
-def _reductions(dtype: torch.dtype) -> dict[str, int]:
+DTYPE = ""  # the key of a dtype's own number
+
+
+def _numbers(dtype: torch.dtype) -> dict[str, int]:
+    """The numbers of a dtype and of its reductions without a factor."""
+    kinds = REDUCTIONS.keys() - {"premul_sum"}
     if dtype is torch.bool:
-        usable = REDUCTIONS.keys() - {"avg", "premul_sum"}
+        kinds -= {"avg"}
     elif dtype.is_floating_point:
-        usable = {"sum", "avg", "product", "min", "max"}
-    else:
-        usable = REDUCTIONS.keys() - {"premul_sum"}
-    return {kind: REDUCTIONS[kind] for kind in usable}
+        kinds -= {"band", "bor", "bxor"}
+    return {DTYPE: DTYPES[dtype], **{kind: REDUCTIONS[kind] for kind in kinds}}
 
 
-# What the core reduces without a factor, by dtype: its number, and the numbers of its reductions.
-_CODES = {dtype: (dtype_number(dtype), _reductions(dtype)) for dtype in DTYPES}
+_CODES = {dtype: _numbers(dtype) for dtype in DTYPES}

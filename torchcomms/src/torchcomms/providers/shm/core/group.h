@@ -14,7 +14,7 @@
 
 #include "fold.h"
 
-enum { STORY = 256, LINE = 64, ALIGNED = 4096 }; /* bytes */
+enum { STORY = 256, LINE = 64, ALIGNED = 4096, INLINE = 32 }; /* bytes */
 #define NOWHERE UINT64_MAX
 
 /* The same on all ranks. Bytes but for `size`. */
@@ -34,11 +34,12 @@ struct header {
     uint64_t place; /* of its tensor in its heap, or NOWHERE */
 };
 
+/* What others look at: one line of cache for rounds of even number, one for odd. So a short operation is one line. */
 struct cell {
-    _Atomic uint32_t flag;    /* rounds that this rank has published */
+    _Atomic uint32_t flag;    /* the last of these rounds that this rank has published */
     _Atomic uint32_t waiters; /* who sleeps until `flag` changes */
-    struct header headers[2];
-    unsigned char unused[72]; /* processors fetch lines in pairs */
+    struct header header;
+    unsigned char payload[INLINE];
 };
 
 struct story {
@@ -70,7 +71,9 @@ struct operation {
     uint64_t round, rounds; /* that are through; that it takes */
     size_t start;           /* of the piece at hand */
     uint64_t phase;         /* rounds of the piece that are through */
-    bool published, direct;
+    bool published;
+    bool direct;  /* all tensors are in heaps and are reduced there */
+    bool in_line; /* the tensor goes into the cell */
     uint32_t odd;           /* a rank whose block has another length, and that length */
     uint64_t odd_bytes;
 };
@@ -83,7 +86,7 @@ struct group {
     uint64_t calls; /* operations begun */
     bool active;
     size_t region; /* of a slot, for one receiver */
-    struct cell *cells;
+    struct cell (*cells)[2];
     struct story *stories;
     unsigned char *slots, *results, *heaps;
     struct operation op;
@@ -107,6 +110,7 @@ enum status operation_step(struct group *group, struct patience patience);
 void operation_end(struct group *group);
 
 /* The lower half, in meeting.c. */
+struct cell *cell_of(const struct group *group, uint32_t rank); /* for the round at hand */
 void round_publish(struct group *group);
 bool round_arrived(struct group *group);
 bool round_wait(struct group *group, uint64_t spin_ns, uint64_t until);

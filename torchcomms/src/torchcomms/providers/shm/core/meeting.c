@@ -40,8 +40,10 @@ static void wake_all(_Atomic uint32_t *word) {
     syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
+struct cell *cell_of(const struct group *group, uint32_t rank) { return &group->cells[rank][group->round & 1]; }
+
 void round_publish(struct group *group) {
-    struct cell *mine = &group->cells[group->rank];
+    struct cell *mine = cell_of(group, group->rank);
     atomic_store(&mine->flag, group->round);
     if (atomic_load(&mine->waiters)) wake_all(&mine->flag);
     group->seen = 0;
@@ -51,7 +53,7 @@ void round_publish(struct group *group) {
 static bool behind(uint32_t flag, uint32_t round) { return (int32_t)(flag - round) < 0; }
 
 bool round_reached(const struct group *group, uint32_t rank) {
-    return !behind(atomic_load_explicit(&group->cells[rank].flag, memory_order_acquire), group->round);
+    return !behind(atomic_load_explicit(&cell_of(group, rank)->flag, memory_order_acquire), group->round);
 }
 
 bool round_arrived(struct group *group) {
@@ -73,7 +75,7 @@ static bool spin(struct group *group, uint64_t ns) {
 bool round_wait(struct group *group, uint64_t spin_ns, uint64_t until) {
     if (round_arrived(group) || spin(group, spin_ns)) return true;
     for (uint64_t now = now_ns(); now < until && !round_arrived(group); now = now_ns()) {
-        struct cell *late = &group->cells[group->seen];
+        struct cell *late = cell_of(group, group->seen);
         atomic_fetch_add(&late->waiters, 1);
         uint32_t flag = atomic_load(&late->flag);
         errno = 0;
@@ -99,10 +101,11 @@ void story_tell(struct group *group, const unsigned char *text, size_t length) {
 /* 0 unless the rank has told one in the round that it is in. A torn one is possible, if the rank goes on just now. */
 size_t story_hear(const struct group *group, uint32_t rank, unsigned char *text) {
     const struct story *theirs = &group->stories[rank];
-    uint32_t flag = atomic_load_explicit(&group->cells[rank].flag, memory_order_acquire);
+    uint32_t even = atomic_load_explicit(&group->cells[rank][0].flag, memory_order_acquire);
+    uint32_t odd = atomic_load_explicit(&group->cells[rank][1].flag, memory_order_acquire);
     uint32_t told = atomic_load_explicit(&theirs->round, memory_order_acquire);
     /* After a mismatch it is told in one round and read in the next. */
-    if (told != flag && told + 1 != flag) return 0;
+    if (told != even && told != odd) return 0;
     size_t length = atomic_load_explicit(&theirs->length, memory_order_relaxed);
     for (size_t word = 0; word * 8 < length; word++) {
         uint64_t value = atomic_load_explicit(&theirs->words[word], memory_order_relaxed);

@@ -28,7 +28,7 @@ static size_t within(size_t bytes, size_t offset, size_t length) {
 }
 
 size_t layout_bytes(const struct layout *l) {
-    size_t meeting = round_up(l->size * (sizeof(struct cell) + sizeof(struct story)), ALIGNED);
+    size_t meeting = round_up(l->size * (2 * sizeof(struct cell) + sizeof(struct story)), ALIGNED);
     size_t slots = round_up(2 * l->size * slot_bytes(l), ALIGNED);
     return meeting + slots + round_up(l->piece, ALIGNED) + l->size * l->heap;
 }
@@ -38,16 +38,15 @@ bool group_attach(struct group *g, unsigned char *base, uint32_t rank, const str
     g->rank = rank;
     g->layout = *l;
     g->region = l->slot / l->size / LINE * LINE;
-    g->cells = (struct cell *)base;
+    g->cells = (struct cell(*)[2])base;
     g->stories = (struct story *)(g->cells + l->size);
-    g->slots = base + round_up(l->size * (sizeof(struct cell) + sizeof(struct story)), ALIGNED);
+    g->slots = base + round_up(l->size * (2 * sizeof(struct cell) + sizeof(struct story)), ALIGNED);
     g->results = g->slots + round_up(2 * l->size * slot_bytes(l), ALIGNED);
     g->heaps = g->results + round_up(l->piece, ALIGNED);
     g->ins = calloc(l->size, sizeof *g->ins);
     g->outs = calloc(l->size, sizeof *g->outs);
     g->places = calloc(l->size, sizeof *g->places);
     g->parts = calloc(l->size, sizeof *g->parts);
-    g->round = atomic_load(&g->cells[rank].flag);
     return g->ins && g->outs && g->places && g->parts;
 }
 
@@ -65,6 +64,11 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
     return hash ^ hash >> 29;
 }
 
+/* Whether the tensor has the same length on all ranks. */
+static bool counted(const struct operation *op) {
+    return op->kind == BROADCAST || op->kind == ALL_REDUCE || op->kind == REDUCE || op->kind == SCAN;
+}
+
 static uint64_t fingerprint(const struct group *g, uint32_t dtype, uint32_t reduction) {
     const struct operation *op = &g->op;
     uint64_t factor, hash = mix(mix(mix(op->kind + 1, op->root), dtype), reduction);
@@ -72,8 +76,7 @@ static uint64_t fingerprint(const struct group *g, uint32_t dtype, uint32_t redu
     hash = mix(hash, factor);
     const struct block *lengths = op->kind == ALL_GATHER ? g->outs : op->kind == REDUCE_SCATTER ? g->ins : NULL;
     for (uint32_t rank = 0; lengths && rank < g->layout.size; rank++) hash = mix(hash, lengths[rank].bytes);
-    bool counted = op->kind == BROADCAST || op->kind == ALL_REDUCE || op->kind == REDUCE || op->kind == SCAN;
-    return counted ? mix(hash, op->tensor.bytes) : hash;
+    return counted(op) ? mix(hash, op->tensor.bytes) : hash;
 }
 
 /* Where the tensor lies in this rank's heap, if the others may read it there until the operation is over. */
@@ -129,6 +132,7 @@ bool operation_begin(struct group *g, uint32_t dtype, uint32_t reduction) {
     op->call = fingerprint(g, dtype, reduction);
     op->round = op->phase = op->start = op->odd_bytes = 0;
     op->published = op->direct = false;
+    op->in_line = counted(op) && op->tensor.bytes <= INLINE;
     op->odd = g->layout.size;
     op->staging = NULL;
     bool reduces = op->kind == ALL_REDUCE || op->kind == REDUCE || op->kind == SCAN || op->kind == REDUCE_SCATTER;
@@ -152,7 +156,7 @@ static unsigned char *slot_of(const struct group *g, uint32_t rank) {
 }
 static uint64_t *table_of(const struct group *g, uint32_t rank) { return (uint64_t *)slot_of(g, rank); }
 static unsigned char *payload_of(const struct group *g, uint32_t rank) {
-    return slot_of(g, rank) + table_bytes(&g->layout);
+    return g->op.in_line ? cell_of(g, rank)->payload : slot_of(g, rank) + table_bytes(&g->layout);
 }
 
 /* What rank `rank` has at `offset` of its tensor, be it in its slot at `handed`, in its heap or here. */
@@ -321,7 +325,7 @@ static bool agree(struct group *g) {
     struct operation *op = &g->op;
     bool same = true, everywhere = true, rooted = op->kind == BROADCAST || op->kind == SCATTER;
     for (uint32_t rank = 0; rank < g->layout.size; rank++) {
-        const struct header *theirs = &g->cells[rank].headers[g->round & 1];
+        const struct header *theirs = &cell_of(g, rank)->header;
         same &= theirs->call == op->call;
         everywhere &= theirs->place != NOWHERE;
         g->places[rank] = theirs->place;
@@ -335,8 +339,7 @@ static bool agree(struct group *g) {
 static void publish(struct group *g) {
     struct operation *op = &g->op;
     g->round++;
-    if (!op->round)
-        g->cells[g->rank].headers[g->round & 1] = (struct header){op->call, op->rounds, g->places[g->rank]};
+    if (!op->round) cell_of(g, g->rank)->header = (struct header){op->call, op->rounds, g->places[g->rank]};
     hand_over(g);
     round_publish(g);
     op->published = true;
