@@ -100,7 +100,9 @@ def all_reduce(group: Group, tensors: Sequence[Tensor], op: ReduceOp) -> Plan:
         group.check_target(tensor)
     reduction.check(op, tensors[0].dtype)
     buffer = torch.cat([layout.dense(tensor).view(-1) for tensor in tensors])
-    parts = [part.view(tensor.shape) for part, tensor in zip(torch.split(buffer, lengths(tensors)), tensors, strict=True)]
+    parts = [
+        part.view(tensor.shape) for part, tensor in zip(torch.split(buffer, lengths(tensors)), tensors, strict=True)
+    ]
 
     def begin(deadline: float) -> Ticket:
         return group.backend.all_reduce(buffer, op, deadline=deadline)

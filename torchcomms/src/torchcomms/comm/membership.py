@@ -59,7 +59,7 @@ class Membership(Core):
         Only the ranks in the list need call it. It returns at once and opens behind, so that no order in which ranks
         split can deadlock; the first operation waits until it is open. It outlives its parent.
         """
-        self._ready()
+        self._ready().check()
         if not ranks:
             return None
         if self._rank not in ranks or len(set(ranks)) < len(ranks) or not set(ranks) <= set(range(self._size)):
@@ -147,8 +147,7 @@ class Membership(Core):
         assert self._kind is not None
         assert self._host is not None
         rank = handles.index(self._host.handle)
-        store, self._epoch = meeting.meet(self._host, handles, uuid, self._epoch, seconds)
-        self._store = Named(self._name, store)
+        self._store, self._epoch = meeting.meet(self._host, handles, uuid, self._epoch, seconds)
         self._adopt(
             self._kind.open(
                 rank=rank,

@@ -30,13 +30,18 @@ class _Queue:
 
     def serve(self) -> None:
         """The body of the thread."""
-        while works := self._take():
-            open_ = [work for work in works if not work.poll()]
-            with self.changed:
-                ended = set(works) - set(open_)
-                self.works = [work for work in self.works if work not in ended]
-            if open_ and len(open_) == len(works):
-                open_[0].pause(SLICE)
+        while self._drive():
+            pass  # nothing of a round stays referenced while the thread waits for work
+
+    def _drive(self) -> bool:
+        works = self._take()
+        pending = [work for work in works if not work.poll()]
+        with self.changed:
+            ended = set(works) - set(pending)
+            self.works = [work for work in self.works if work not in ended]
+        if pending and not ended:
+            pending[0].pause(SLICE)
+        return bool(works)
 
     def _take(self) -> list[Work]:
         with self.changed:
