@@ -1,23 +1,21 @@
-"""Devices of one group that torch moves: making their backends, and two operations that these show to C++ alone."""
+"""Devices of a group that torch moves: making their backends."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from torchcomms.distributed.reading import is_async
 from torchcomms.errors import InvalidCall
 
 if TYPE_CHECKING:
     from torchcomms._register import Request
 
 
-# Classes that a build of torch has or has not, and functions that its stubs leave out.
+# Some classes are there or not by the build of torch.
 _dist: Any = dist
 
 
@@ -44,26 +42,3 @@ def _with_timeout(options: object, kind: Any, timeout: timedelta) -> Any:
     given = options if isinstance(options, kind.Options) else kind.Options()
     given._timeout = timeout
     return given
-
-
-def gather_coalesced(
-    group: dist.ProcessGroup, outputs: Sequence[Tensor], inputs: Sequence[Tensor], options: object
-) -> dist.Work:
-    """`all_gather_single_coalesced` by the backend of torch."""
-    ops = torch.ops.c10d
-    return dist.Work.unbox(
-        ops.allgather_into_tensor_coalesced_(list(outputs), list(inputs), group.boxed(), is_async(options))
-    )
-
-
-def scatter_coalesced(
-    group: dist.ProcessGroup, outputs: Sequence[Tensor], inputs: Sequence[Tensor], options: object
-) -> dist.Work:
-    """`reduce_scatter_single_coalesced` by the backend of torch."""
-    op = getattr(options, "reduceOp", _dist.ReduceOp.SUM)
-    ops = torch.ops.c10d
-    return dist.Work.unbox(
-        ops.reduce_scatter_tensor_coalesced_(
-            list(outputs), list(inputs), group.boxed(), _dist.ReduceOp(op).boxed(), is_async(options)
-        )
-    )

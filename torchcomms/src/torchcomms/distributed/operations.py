@@ -12,7 +12,6 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from torchcomms.distributed import beside
 from torchcomms.distributed.group import Identity
 from torchcomms.distributed.reading import given, is_async, reduction, root_of, single
 from torchcomms.distributed.work import Done
@@ -96,7 +95,7 @@ class CommsGroup(Identity):
     ) -> dist.Work:
         comm = self._comm_of(inputs[0])
         if comm is None:
-            return beside.gather_coalesced(self, outputs, inputs, opts)
+            return self._pass_each("_allgather_base", outputs, inputs, opts)
         pairs = list(zip(outputs, inputs, strict=True))
         return self._run(lambda later: [comm.all_gather_single(*pair, later) for pair in pairs], list(outputs), opts)
 
@@ -122,7 +121,7 @@ class CommsGroup(Identity):
     ) -> dist.Work:
         comm = self._comm_of(inputs[0])
         if comm is None:
-            return beside.scatter_coalesced(self, outputs, inputs, opts)
+            return self._pass_each("_reduce_scatter_base", outputs, inputs, opts)
         op, pairs = reduction(opts), list(zip(outputs, inputs, strict=True))
         return self._run(
             lambda later: [comm.reduce_scatter_single(*pair, op, later) for pair in pairs], list(outputs), opts
@@ -207,6 +206,16 @@ class CommsGroup(Identity):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single
+
+    def _pass_each(
+        self, operation: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: object
+    ) -> dist.Work:
+        """Let torch's backend carry an operation out for each pair; the last work is that of all."""
+        pairs = zip(outputs, inputs, strict=True)
+        *works, last = [self._pass_on(source, operation, output, source, *given(opts)) for output, source in pairs]
+        for work in works:
+            work.wait()  # on an accelerator it orders the stream and does not block
+        return last
 
     def _run(self, start: Callable[[bool], Sequence[Work]], result: list[Tensor], opts: object) -> dist.Work:
         """Start an operation, or carry it out if the caller is going to wait for it anyway."""
