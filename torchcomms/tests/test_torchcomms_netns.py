@@ -170,7 +170,7 @@ def finished(group):
 
 
 @pytest.mark.parametrize(
-    "asked, places, chosen", [("tcp", "ab", "tcp"), ("hier", "aab", "hier"), ("auto", "abab", "hier")]
+    ("asked", "places", "chosen"), [("tcp", "ab", "tcp"), ("hier", "aab", "hier"), ("auto", "abab", "hier")]
 )
 def test_collectives_across_hosts_are_right(spread, asked, places, chosen):
     assert finished(spread(VALUES, places, asked)) == [f"right {chosen}\n"] * len(places)

@@ -32,10 +32,7 @@ class Accumulation:
 
     def narrow(self, total: Tensor, out: Tensor, ranks: int) -> None:
         """Write what the last stage gave to `out`, rounded once; `total` is used up."""
-        if self.op.kind == "avg":
-            total.div_(ranks)
-        if out.data_ptr() != total.data_ptr():
-            out.copy_(total)
+        out.copy_(total.div_(ranks) if self.op.kind == "avg" else total)
 
 
 def accumulation(op: ReduceOp, dtype: torch.dtype) -> Accumulation | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from torchcomms.backend import P2P, Backend, Capabilities, Options, ReduceOp, Store, Ticket
 from torchcomms.bootstrap import Named
 from torchcomms.discovery import find
+from torchcomms.errors import PeerFailed
 from torchcomms.locality import Topology, find_hosts
 from torchcomms.providers.choice import choose, survey
 from torchcomms.providers.hier import moving, reducing
@@ -19,6 +20,8 @@ from torchcomms.providers.hier.groups import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from torchcomms.algorithms.schedule import Schedule
 
 LOCAL = ("shm", "tcp")  # inside a host, in the order of preference
 ALONE = "inproc"  # on a host with a single rank
@@ -51,6 +54,7 @@ class HierBackend(Backend):
     def __init__(self, layout: Layout, device: str, timeout: float) -> None:
         self.layout, self.rank, self.size = layout, layout.rank, layout.size
         self.device, self.timeout = device, timeout
+        self._failure: PeerFailed | None = None
 
     @classmethod
     def capabilities(cls) -> Capabilities:
@@ -83,6 +87,7 @@ class HierBackend(Backend):
         return cls(Layout(topology, rank, size, wire, local, timeout), device, timeout)
 
     def post(self, batch: Sequence[P2P]) -> Ticket:
+        self._check_usable()
         return self.layout.post(batch)
 
     @contextmanager
@@ -112,27 +117,27 @@ class HierBackend(Backend):
 
     def broadcast(self, tensor: Tensor, root: int, *, deadline: float | None = None) -> Ticket:
         until = self._until(deadline)
-        return self._start("broadcast", moving.broadcast(self.layout, tensor, root, until), until)
+        return self._compose("broadcast", moving.broadcast(self.layout, tensor, root, until), until)
 
     def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor, *, deadline: float | None = None) -> Ticket:
         until = self._until(deadline)
-        return self._start("all_gather", moving.all_gather(self.layout, outputs, tensor, until), until)
+        return self._compose("all_gather", moving.all_gather(self.layout, outputs, tensor, until), until)
 
     def barrier(self, *, deadline: float | None = None) -> Ticket:
         until = self._until(deadline)
-        return self._start("barrier", moving.barrier(self.layout, until), until)
+        return self._compose("barrier", moving.barrier(self.layout, until), until)
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp, *, deadline: float | None = None) -> Ticket:
         how, until = accumulation(op, tensor.dtype), self._until(deadline)
         if how is None:
             return super().all_reduce(tensor, op, deadline=deadline)
-        return self._start("all_reduce", reducing.all_reduce(self.layout, tensor, how, until), until)
+        return self._compose("all_reduce", reducing.all_reduce(self.layout, tensor, how, until), until)
 
     def reduce(self, tensor: Tensor, root: int, op: ReduceOp, *, deadline: float | None = None) -> Ticket:
         how, until = accumulation(op, tensor.dtype), self._until(deadline)
         if how is None:
             return super().reduce(tensor, root, op, deadline=deadline)
-        return self._start("reduce", reducing.reduce(self.layout, tensor, root, how, until), until)
+        return self._compose("reduce", reducing.reduce(self.layout, tensor, root, how, until), until)
 
     def reduce_scatter(
         self, output: Tensor, inputs: Sequence[Tensor], op: ReduceOp, *, deadline: float | None = None
@@ -140,7 +145,25 @@ class HierBackend(Backend):
         how, until = accumulation(op, output.dtype), self._until(deadline)
         if how is None:
             return super().reduce_scatter(output, inputs, op, deadline=deadline)
-        return self._start("reduce_scatter", reducing.reduce_scatter(self.layout, output, inputs, how, until), until)
+        return self._compose("reduce_scatter", reducing.reduce_scatter(self.layout, output, inputs, how, until), until)
+
+    def _compose(self, operation: str, schedule: Schedule, until: float) -> Ticket:
+        self._check_usable()
+        return self._start(operation, self._fenced(schedule), until)
+
+    def _fenced(self, schedule: Schedule) -> Schedule:
+        try:
+            yield from schedule
+        except PeerFailed as error:
+            # All see a death, but who left is missed only by the ranks next to it; they take the others along.
+            if not self.lost():
+                self._failure = error
+                self.close()
+            raise
+
+    def _check_usable(self) -> None:
+        if self._failure is not None:
+            raise PeerFailed(str(self._failure), ranks=self._failure.ranks) from self._failure
 
     def _until(self, deadline: float | None) -> float:
         return time.monotonic() + self.timeout if deadline is None else deadline

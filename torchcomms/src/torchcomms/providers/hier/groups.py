@@ -1,4 +1,7 @@
-"""What composed collectives see of a hier group: who is where, the local group, and the rails across hosts."""
+"""What composed collectives see of a hier group: who is where, the local group, and the rails across hosts.
+
+A rail is the ranks at one spot of every host; an algorithm on it sees them as ranks 0 to the number of hosts.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchcomms.algorithms import scratch
 from torchcomms.algorithms.messages import chunks
+from torchcomms.algorithms.subgroup import Subgroup
 from torchcomms.backend import P2P
 from torchcomms.providers.hier.tickets import Joint, Local
 
@@ -21,29 +25,8 @@ def _renamed(message: P2P, peer: int) -> P2P:
     return P2P(message.kind, message.tensor, peer, message.tag)
 
 
-class Rail:
-    """Part of the wire: `ranks[h]` is host h's rank on it; an algorithm sees them as ranks 0 to the number of hosts."""
-
-    def __init__(self, wire: Backend, ranks: Sequence[int], host: int) -> None:
-        self._wire, self._ranks = wire, tuple(ranks)
-        self.rank, self.size = host, len(ranks)
-        self._kept: Tensor | None = None
-
-    def post(self, batch: Sequence[P2P]) -> Ticket:
-        """Start messages whose peers are hosts."""
-        return self._wire.post([_renamed(one, self._ranks[one.peer]) for one in batch])
-
-    def scratch(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Memory until the end of the schedule."""
-        memory, self._kept = scratch.take(self._kept, shape, like)
-        return memory
-
-
 class Layout:
-    """One rank's place: it is `mates[spot]` of `host`. There are as many rails as the smallest host has ranks.
-
-    `rail` is this rank's, of use only where `spot < rails`.
-    """
+    """One rank's place: it is `mates[spot]` of `host`. There are as many rails as the smallest host has ranks."""
 
     def __init__(self, topology: Topology, rank: int, size: int, wire: Backend, local: Backend, timeout: float) -> None:
         self.topology, self.rank, self.size, self.wire, self.local = topology, rank, size, wire, local
@@ -51,7 +34,6 @@ class Layout:
         self.mates = topology.hosts[self.host]
         self.rails = min(len(ranks) for ranks in topology.hosts)
         self.timeout = timeout
-        self.rail = Rail(wire, [ranks[min(self.spot, self.rails - 1)] for ranks in topology.hosts], self.host)
         self._kept: Tensor | None = None
 
     def post(self, batch: Sequence[P2P]) -> Ticket:
@@ -67,6 +49,10 @@ class Layout:
     def inside(self, ticket: Ticket) -> Ticket:
         """A ticket of the local backend as one of the whole group."""
         return Local(self, ticket)
+
+    def rail(self) -> Subgroup:
+        """The ranks of this spot on all hosts, numbered by host; only where `spot < rails`."""
+        return Subgroup(self.wire, [ranks[self.spot] for ranks in self.topology.hosts])
 
     def lost(self) -> frozenset[int]:
         """Ranks of the whole group that are dead."""
@@ -85,6 +71,6 @@ class Layout:
         return [list(ranks[rail :: self.rails]) for ranks in self.topology.hosts]
 
     def scratch(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Memory until the end of the schedule; not the rail's."""
+        """Memory until the end of the schedule; the wire has its own."""
         memory, self._kept = scratch.take(self._kept, shape, like)
         return memory

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchcomms.algorithms import dissemination, tree
 from torchcomms.algorithms.messages import check_list, check_root, check_same, flat, recv, send
-from torchcomms.providers.hier.groups import Rail
+from torchcomms.algorithms.subgroup import Subgroup
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,7 +30,7 @@ def _led(group: Layout, data: Tensor, root: int, deadline: float) -> Schedule:
     leaders = group.leaders(root)
     leader = leaders[group.host]
     if group.rank == leader:
-        yield from tree.broadcast(Rail(group.wire, leaders, group.host), data, group.topology.place(root)[0])
+        yield from tree.broadcast(Subgroup(group.wire, leaders), data, group.topology.place(root)[0])
     yield group.inside(group.local.broadcast(data, group.mates.index(leader), deadline=deadline))
 
 
@@ -40,7 +40,7 @@ def _sharded(group: Layout, data: Tensor, root: int, deadline: float) -> Schedul
     if group.host == source:
         yield group.inside(group.local.broadcast(data, spot, deadline=deadline))
     if group.spot < group.rails:
-        yield from tree.broadcast(group.rail, shards[group.spot], source)
+        yield from tree.broadcast(group.rail(), shards[group.spot], source)
     if group.host != source:
         yield group.inside(group.local.all_gather(shards, shards[group.spot], deadline=deadline))
 
@@ -58,7 +58,7 @@ def _all_gather(group: Layout, blocks: Sequence[Tensor], data: Tensor, deadline:
     if group.spot < group.rails:
         carried = group.carried(group.spot)
         batch = [recv(blocks[rank], host) for host in others for rank in carried[host]]
-        yield group.rail.post(batch + [send(blocks[rank], host) for host in others for rank in carried[group.host]])
+        yield group.rail().post(batch + [send(blocks[rank], host) for host in others for rank in carried[group.host]])
     arrived = [(rail, rank) for rail in range(group.rails) for host in others for rank in group.carried(rail)[host]]
     yield from [group.inside(group.local.broadcast(blocks[rank], rail, deadline=deadline)) for rail, rank in arrived]
 
@@ -67,5 +67,5 @@ def barrier(group: Layout, deadline: float) -> Schedule:
     """Complete nowhere before every rank has started it."""
     yield group.inside(group.local.barrier(deadline=deadline))
     if group.spot == 0:
-        yield from dissemination.barrier(group.rail)
+        yield from dissemination.barrier(group.rail())
     yield group.inside(group.local.barrier(deadline=deadline))

@@ -24,8 +24,9 @@ class TcpOptions(Options):
 
     `host` is the address at which the others reach this rank; None: the one from which the store is reached.
     `heartbeat` is in whole seconds: the ranks of a machine that is silent for three of them are dead; a rank that only
-    computes is not. One second is quick, but two probes lost in a congested network then make a death. `early_limit` is the number of bytes that may lie here in messages whose receive is not posted yet, all
-    peers together; beyond it every wait raises `EarlyOverflow`.
+    computes is not. One second is quick, but two probes lost in a congested network then make a death. `early_limit` is
+    how many bytes may lie here in messages whose receives are not posted yet, all peers together; beyond it every wait
+    raises `EarlyOverflow`.
     """
 
     host: str | None = None
