@@ -108,6 +108,14 @@ def start(zygote):
 
 
 @pytest.fixture
+def command(start, tmp_path):
+    """`command(*arguments, **environment)`: a process of the command `torchcomms`."""
+    script = tmp_path / "torchcomms_command.py"
+    script.write_text("from torchcomms.cli import main; main()")
+    return lambda *arguments, **env: start(script, *arguments, **env)
+
+
+@pytest.fixture
 def ranks(start):
     """`ranks(size, script, *arguments, **env)`: ranks that meet at a store of this process, as with a launcher."""
     stores = []

@@ -2,9 +2,6 @@
 
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +17,6 @@ from torchcomms import ReduceOp
 
 pytestmark = pytest.mark.system
 ROOT = Path(__file__).parents[1]
-COMMAND = "from torchcomms.cli import main; main()"
 DEADLINE = 120
 
 VICTIM = """
@@ -38,14 +34,6 @@ except torchcomms.PeerFailed as error:
     print("failed", sorted(error.ranks), time.time(), flush=True)
 sys.stdin.read()
 """
-
-
-@pytest.fixture
-def command(start, tmp_path):
-    """`command(*arguments, **environment)`: a process of the command `torchcomms`."""
-    script = tmp_path / "torchcomms_command.py"
-    script.write_text(COMMAND)
-    return lambda *arguments, **env: start(script, *arguments, **env)
 
 
 def test_one_of_four_killed_in_a_collective_is_named_by_all_survivors_at_once(ranks, tmp_path):
@@ -151,113 +139,6 @@ def test_run_beside_torch_distributed_in_either_order(ranks, tmp_path, order):
     for rank in ranks(2, script, order):
         written, errors = rank.communicate()
         assert written == "[4.0, 4.0]\n", errors
-
-
-def test_run_says_who_failed_and_why_and_ends_the_rest(command, tmp_path):
-    script = tmp_path / "fails.py"
-    script.write_text(
-        "import os, sys, time\n"
-        "if os.environ['RANK'] == '1':\n"
-        "    sys.exit('no such luck ' + sys.argv[2])\n"
-        "time.sleep(600)\n"
-    )
-    done = command("run", "-n", "3", script, "--flag", "today")
-    _, errors = done.communicate()
-    assert done.returncode == 1
-    assert "[1] no such luck today" in errors
-    assert "rank 1 exited with code 1; its last errors:\n    no such luck today" in errors
-    assert "rank 0 was killed by SIGTERM when the rest was ended" in errors
-
-
-def test_run_passes_on_a_signal_as_exit_code_and_kills_the_stubborn(command, tmp_path):
-    script = tmp_path / "dies.py"
-    script.write_text(
-        "import os, signal, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "open(f'{os.environ[\"FOLDER\"]}/{os.environ[\"RANK\"]}', 'w').close()\n"
-        "while len([name for name in os.listdir(os.environ['FOLDER']) if name.isdigit()]) < 2:\n"
-        "    time.sleep(0.01)\n"
-        "if os.environ['RANK'] == '0':\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "time.sleep(600)\n"
-    )
-    done = command("run", "-n", "2", "--grace", "0.2", script, FOLDER=str(tmp_path))
-    _, errors = done.communicate()
-    assert done.returncode == 128 + signal.SIGKILL
-    assert "rank 0 was killed by SIGKILL" in errors
-    assert "rank 1 was killed by SIGKILL when the rest was ended" in errors
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_no_process(command, tmp_path, number):
-    script = tmp_path / "waits.py"
-    script.write_text(
-        "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        "print('pids', os.getpid(), child.pid, flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    launcher = command("run", "-n", "2", script)
-    pids = [int(pid) for _ in range(2) for pid in launcher.stdout.readline().split()[2:]]
-    launcher.signal(number)
-    launcher.communicate()
-    assert launcher.returncode == 130
-    assert len(pids) == 4
-    assert not survivors(pids, 10)
-
-
-def test_a_killed_launcher_takes_its_ranks_with_it(command, tmp_path):
-    script = tmp_path / "waits.py"
-    script.write_text(
-        "import os, signal, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "print('pid', os.getpid(), flush=True)\n"
-        "time.sleep(600)\n"
-    )
-    launcher = command("run", "-n", "3", script)
-    pids = [int(launcher.stdout.readline().split()[2]) for _ in range(3)]
-    assert all(alive(pid) for pid in pids)
-    launcher.kill()
-    left = survivors(pids, 2)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert not left
-    assert launcher.wait() == -signal.SIGKILL
-
-
-def test_a_rank_whose_launcher_ended_before_it_started_does_not_start():
-    leash = [sys.executable, str(Path(torchcomms.__file__).with_name("leash.py"))]
-    started = subprocess.run(
-        [*leash, str(os.getpid()), "echo", "ran"], capture_output=True, text=True, timeout=DEADLINE
-    )
-    assert (started.returncode, started.stdout) == (0, "ran\n")
-    orphan = subprocess.run([*leash, "1", "echo", "ran"], capture_output=True, text=True, timeout=DEADLINE)
-    assert (orphan.returncode, orphan.stdout) == (1, "")
-    assert "process 1, ended before this rank started" in orphan.stderr
-
-
-def survivors(pids, seconds):
-    """Those of `pids` that still run after at most `seconds`."""
-    until = time.monotonic() + seconds
-    while any(alive(pid) for pid in pids) and time.monotonic() < until:
-        continue
-    return [pid for pid in pids if alive(pid)]
-
-
-def alive(pid):
-    """Whether a process still runs; one that only waits to be collected does not."""
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
-
-
-def test_doctor_lists_the_backends(command):
-    done = command("doctor")
-    written, errors = done.communicate()
-    assert done.returncode == 0, errors
-    assert re.search(r"^inproc: usable: cpu tensors of every dtype", written, re.MULTILINE)
-    assert re.search(r"^tcp: usable: .*notices deaths within 250 ms", written, re.MULTILINE)
 
 
 def test_the_example_of_the_readme_runs(command, tmp_path):

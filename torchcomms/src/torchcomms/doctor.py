@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import platform
@@ -77,13 +78,17 @@ def _facts(capabilities: Capabilities) -> str:
 
 
 def _built(module: str) -> list[str]:
-    """How a backend came by its native part, where its package has a function `built` that says so."""
-    package = importlib.import_module(module.rpartition(".")[0])
-    built = getattr(package, "built", None)
-    return [built()] if callable(built) else []
+    """Where a backend's native part comes from, if its package has a module `native` that expects one."""
+    native = f"{module.rpartition('.')[0]}.native"
+    if importlib.util.find_spec(native) is None:
+        return []
+    expected = importlib.import_module(native).expected()
+    return [
+        f"native core {expected.how}" if expected.core else f"no native core ({expected.how}): slower, over sockets"
+    ]
 
 
-def try_out(names: list[str]) -> int:
+def try_out(names: list[str], command: tuple[str, ...] = (sys.executable, "-u", "-m", MODULE)) -> int:
     """Run an all_reduce on two ranks of each backend; 1 if any fails. One that ends its ranks does not end the test."""
     print("\ntesting an all_reduce on two ranks of each:", flush=True)
     left, failed = list(names), False
@@ -96,7 +101,7 @@ def try_out(names: list[str]) -> int:
                 heard.append(trouble)
                 print(f"{name}: {trouble or 'works'}", flush=True)
 
-        launch(Job((sys.executable, "-u", "-m", MODULE, *left), 2), show)
+        launch(Job((*command, *left), 2), show)
         failed = failed or any(heard) or len(heard) < len(left)
         if len(heard) < len(left):
             print(f"{left[len(heard)]}: its ranks did not come to the end", flush=True)

@@ -61,9 +61,8 @@ def main(names: list[str]) -> None:
     """Test one backend after the other."""
     torch.set_num_threads(1)
     for name in names:
-        threads = name in THREADS
         try:
-            trouble = in_one_process(name) if threads else among_processes(name)
+            trouble = in_one_process(name) if name in THREADS else among_processes(name)
         except Exception as error:
             trouble = f"{type(error).__name__}: {error}"
         print(MARKER + json.dumps([name, trouble]), flush=True)

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Self
 
+import torch
+
 from torchcomms.errors import InvalidCall
 
 # Bus bandwidth over algorithm bandwidth, for n ranks, as nccl-tests define it: comparable with the speed of the link.
@@ -51,6 +53,8 @@ class Plan:
         """A plan from words of the command line; raises `InvalidCall` for one that makes no sense."""
         if operation not in OPERATIONS:
             raise InvalidCall(f"no operation {operation!r} can be measured; there are {', '.join(OPERATIONS)}")
+        if not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise InvalidCall(f"{dtype!r} is no dtype of torch; write for example float32, bfloat16 or int64")
         return cls(operation, read_sizes(sizes), ranks, backend, dtype, device, peer, seconds)
 
     def dump(self) -> str:
