@@ -16,7 +16,7 @@ def core(absent: list[str]) -> dict[str, list[float]]:
     """The core's all_reduce, and an exchange and sum of a slot with nothing around it."""
     times: dict[str, list[float]] = {"core, checked": [], "core, bare exchange": []}
     try:
-        limit = Limit("limit")
+        limit = Limit()
         for _ in range(ROUNDS):
             times["core, checked"] += limit.measure(EIGHT, RANKS)
             times["core, bare exchange"] += limit.measure(EIGHT, RANKS, "bare")

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from pathlib import Path
 
 from world import Failed
 
-from torchcomms.providers.shm import build
+from torchcomms.providers.shm import backend, build, rendezvous
 
 SOURCE = Path(__file__).with_name("limit.c")
 DTYPES = {"float32": 0, "bfloat16": 3}  # numbers of fold.h
-SIZES = {"slot": 4 << 20, "chunk": 1 << 20, "small": 16 << 10, "piece": 64 << 20}  # layout of the segment
 PATIENCE = 60.0
 
 
 class Limit:
-    """The compiled program of limit.c; `name` is how tables call it."""
+    """The compiled program of limit.c."""
 
-    def __init__(self, name, layout=None):
-        self.name, self._layout = name, {**SIZES, **(layout or {})}
+    def __init__(self):
         self._folder = tempfile.TemporaryDirectory()
         self._program = str(Path(self._folder.name, "limit"))
         compiler = build.compiler()
@@ -35,10 +34,12 @@ class Limit:
             raise Failed(f"limit: does not compile: {done.stderr.strip()[-300:]}")
 
     def measure(self, case, ranks, what=""):
-        """Microseconds of a call, of the slowest rank, for each sample; `what` is "copy" or "bare" instead."""
+        """Microseconds of a call, of the slowest rank, for each sample; `what` is "copy", "bare" or "wire" instead."""
         heap = -(-(case.bytes + 8192) // 4096) * 4096
         words = [what or case.operation, case.bytes, DTYPES[case.dtype], ranks, int(case.own), case.inner, case.samples]
-        layout = [*self._layout.values(), heap]
+        plan = rendezvous.layout(ranks, backend.PIECE)
+        spin = backend.SPIN if ranks <= len(os.sched_getaffinity(0)) else backend.CROWDED
+        layout = [plan.slot, plan.chunk, plan.small, plan.piece, heap, int(spin * 1e9)]
         command = [self._program, *map(str, [*words, *layout])]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         if done.returncode:

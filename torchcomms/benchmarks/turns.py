@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import results
@@ -23,18 +25,21 @@ def size_name(count: int) -> str:
     return next(f"{count // unit} {name}" for unit, name in UNITS if count % unit == 0 and count)
 
 
-def compare(cases: Sequence[Case], names: Sequence[str], size: int, rounds: int = ROUNDS) -> tuple[list, list[str]]:
+def compare(
+    cases: Sequence[Case], names: Sequence[str], size: int, rounds: int = ROUNDS, limits: Sequence[str] = ("C", "copy")
+) -> tuple[list, list[str]]:
     """Rows of all cases over all libraries that are there, and what the others lack; the first name is ours."""
     groups, absent = worlds(names, size)
     limit = None
     try:
-        limit = Limit("limit")
+        limit = Limit()
     except (Failed, ImportError, OSError) as error:
         absent.append(str(error))
     try:
         rows = []
         for case in cases:
-            rows.append(_row(case, groups, limit, size, rounds, absent))
+            bounds = {one: partial(bound, limit, one, ranks=size) for one in limits} if limit else {}
+            rows.append(_row(case, groups, bounds, size, rounds, absent))
             print(".", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
         return rows, absent
@@ -45,19 +50,26 @@ def compare(cases: Sequence[Case], names: Sequence[str], size: int, rounds: int 
             limit.close()
 
 
-def _row(case: Case, groups: list[World], limit: Limit | None, size: int, rounds: int, absent: list[str]) -> dict:
-    subjects = {group.name: (lambda one, group=group: group.measure(one)) for group in groups}
-    if limit:
-        subjects["C"] = lambda one: limit.measure(one, size)
-        if case.bytes:
-            subjects["copy"] = lambda one: limit.measure(one, size, "copy")
+def bound(limit: Limit, name: str, case: Case, *, ranks: int) -> list[float]:
+    """The core from C, memory copied on all cores, or what a rank must send and receive in a wire of two ends."""
+    if name == "C":
+        return limit.measure(case, ranks)
+    if not case.bytes:
+        raise Refused(f"{name} has no {case.operation}")
+    if name == "wire" and case.operation != "all_reduce":
+        case = replace(case, bytes=case.bytes // 2)  # the other half stays where it is, or moves one way only
+    return limit.measure(case, ranks, name)
+
+
+def _row(case: Case, groups: list[World], bounds: dict, size: int, rounds: int, absent: list[str]) -> dict:
+    subjects = {**{group.name: group.measure for group in groups}, **bounds}
     times: dict[str, list[float]] = {}
     orders: dict[str, Case] = {}
     for turn in range(rounds):
         for name, measure in list(subjects.items()):
             try:
                 if not turn:
-                    orders[name] = affordable(case, measure(Case(**{**vars(case), "inner": 1, "samples": 3})))
+                    orders[name] = affordable(case, measure(replace(case, inner=1, samples=3)))
                 times.setdefault(name, []).extend(measure(orders[name]))
             except Failed as error:
                 del subjects[name]
@@ -83,14 +95,14 @@ def affordable(case: Case, tried: list[float]) -> Case:
         return case
     inner = max(1, int(case.inner * share))
     samples = max(2, int(case.samples * share * case.inner / inner))
-    return Case(**{**vars(case), "inner": inner, "samples": samples})
+    return replace(case, inner=inner, samples=samples)
 
 
-def table(rows: list[dict], names: Sequence[str], head: str = "") -> list[str]:
-    """Markdown: medians with quartiles, ours over the best peer, ours over the limit."""
+def table(rows: list[dict], names: Sequence[str], head: str = "", limit: str = "C") -> list[str]:
+    """Markdown: medians with quartiles, the best peer over ours, ours over the limit."""
     ours, *peers = names
     lines = [
-        f"| {head} | {ours} | {' | '.join(peers)} | best peer / ours | C | ours / C | copy |",
+        f"| {head} | {ours} | {' | '.join(peers)} | best peer / ours | {limit} | ours / {limit} | copy |",
         "| --- " * (len(peers) + 6) + "|",
     ]
     for row in rows:
@@ -102,7 +114,7 @@ def table(rows: list[dict], names: Sequence[str], head: str = "") -> list[str]:
         others = [times[peer]["median"] for peer in peers if peer in times]
         cells = [label(row), *(cell(times.get(name)) for name in names)]
         cells.append(f"**{min(others) / mine:.1f}**" if others else "")
-        cells += [cell(times.get("C")), f"{mine / times['C']['median']:.2f}" if "C" in times else ""]
+        cells += [cell(times.get(limit)), f"{mine / times[limit]['median']:.2f}" if limit in times else ""]
         cells.append(cell(times.get("copy")))
         lines.append(f"| {' | '.join(cells)} |")
     return lines

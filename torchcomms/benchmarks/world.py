@@ -26,7 +26,7 @@ from typing import IO
 from rank import Gloo, Ours, serve
 
 SCRIPT = Path(__file__).with_name("rank.py")
-PATIENCE = 90.0  # seconds for one answer
+PATIENCE = 60.0  # seconds for one answer
 CORES = os.cpu_count() or 1
 INSTALL = "pip install numpy mpi4py {package}"
 # Name, variable, package, options of its mpiexec.
@@ -252,7 +252,7 @@ def worlds(names: Iterable[str], size: int) -> tuple[list[World], list[str]]:
     for world in started:
         try:
             world.open()
-            if size <= CORES and world.name != "gloo":  # its rank and the thread it hands messages to need two
+            if size <= CORES and world.name not in ("gloo", "tcp"):  # whose work is partly the kernel's or a thread's
                 world.pin()
             opened.append(world)
         except Failed as error:
