@@ -80,5 +80,5 @@ def _attempt(
 
 def describe(member: Any) -> tuple[str, Capabilities]:
     """The name and the claims of a member's backend."""
-    backend: Backend = getattr(member, "_backend", member)
+    backend: Backend = member.get_backend_impl() if hasattr(member, "get_backend_impl") else member
     return backend.name, backend.capabilities()

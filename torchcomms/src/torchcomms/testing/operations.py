@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from torchcomms.backend import Backend, ReduceOp, Ticket
+from torchcomms.backend import Backend, ReduceOp
 from torchcomms.errors import InvalidCall, UnsupportedReduction, UnsupportedTensor
 from torchcomms.testing.report import expect
 from torchcomms.testing.samples import agree, all_dtypes, moved, numbers, reduced, same_bytes
 from torchcomms.testing.world import World, results
+
+
+class Waiting(Protocol):
+    """A ticket of a backend, or a work of a communicator."""
+
+    def wait(self) -> None:
+        """Block until complete, or order the device's stream after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +66,11 @@ def _element(tensor: Tensor, place: int) -> str:
 
 
 class Local:
-    """One rank's part in one case."""
+    """One rank's part in one case. `backend` may also be a communicator, which has the same operations."""
 
-    def __init__(self, backend: Backend, case: Case) -> None:
-        self.backend, self.case, self.rank = backend, case, backend.rank
-        self.everyone = range(backend.size)
+    def __init__(self, backend: Any, case: Case, rank: int, size: int, device: Any) -> None:
+        self.backend, self.case, self.rank, self.device = backend, case, rank, device
+        self.everyone = range(size)
         self.dtype = all_dtypes()[case.dtype]
         self.make = numbers if case.operation in REDUCING else moved
 
@@ -72,11 +80,12 @@ class Local:
 
     def here(self, rank: int, count: int) -> Tensor:
         """The same, on the backend's device."""
-        return self.part(rank, count).to(self.backend.device)
+        there: Tensor = self.part(rank, count).to(self.device)
+        return there
 
     def blank(self, count: int) -> Tensor:
         """Memory for a result."""
-        nothing = torch.zeros(count * self.dtype.itemsize, dtype=torch.uint8, device=self.backend.device)
+        nothing: Tensor = torch.zeros(count * self.dtype.itemsize, dtype=torch.uint8, device=self.device)
         return nothing.view(self.dtype)
 
     def total(self, ranks: Iterable[int], count: int, shift: int = 0) -> Tensor:
@@ -162,7 +171,7 @@ def scatter(local: Local) -> list[Seen]:
     return [Seen("the result", output, local.part(local.rank, length))]
 
 
-def finish(ticket: Ticket) -> None:
+def finish(ticket: Waiting) -> None:
     """Wait for it."""
     ticket.wait()
 
@@ -181,13 +190,17 @@ def perform(cases: Sequence[Case], backend: Backend, *, kept: bool = False) -> l
 
 
 def _perform(case: Case, backend: Backend, kept: bool) -> str:
-    local = Local(backend, case)
+    local = Local(backend, case, backend.rank, backend.size, backend.device)
     try:
-        seen = OPERATIONS[case.operation](local)
+        return first_wrong(OPERATIONS[case.operation](local), case, kept)
     except (InvalidCall, UnsupportedReduction, UnsupportedTensor) as error:
         return f"refused: {error}"  # before anything was sent, so that the cases after it can still be run
+
+
+def first_wrong(seen: Sequence[Seen], case: Case, kept: bool) -> str:
+    """What is wrong with the results, or with the inputs, of a case, or ""."""
     same = agree if case.operation in REDUCING and not kept else same_bytes
-    on_cpu = [Seen(one.what, one.tensor.cpu(), one.wanted) for one in seen if one.kept == kept]
+    on_cpu = [Seen(one.what, one.tensor.detach().cpu().contiguous(), one.wanted) for one in seen if one.kept == kept]
     return next(filter(None, (one.wrong(same) for one in on_cpu)), "")
 
 

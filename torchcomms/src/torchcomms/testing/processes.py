@@ -6,7 +6,7 @@ import multiprocessing
 import pickle
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any, Generic, Self, TypeVar
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined, unused-ignore]  # not re-exported by its stubs
@@ -105,15 +105,15 @@ class Processes(Generic[M]):
         """Ask all ranks, or those named; their answers, or what became of them."""
         asked = [one for one in self._ranks if ranks is None or one.number in ranks]
         answers: dict[int, Any] = {}
-        pending: dict[Connection, Rank] = {}
+        pending: dict[object, Rank] = {}
         for rank in asked:
             answers[rank.number] = rank.ask(*request)
             if answers[rank.number] is None:
-                pending[rank.pipe] = rank  # type: ignore[index]
+                pending[rank.pipe] = rank
         until = time.monotonic() + PATIENCE
         while pending:
-            ready = wait(list(pending), max(0.0, until - time.monotonic()))
-            for pipe in ready or list(pending):
+            ready = wait([rank.pipe for rank in pending.values()], max(0.0, until - time.monotonic()))
+            for pipe in ready or [rank.pipe for rank in pending.values()]:
                 rank = pending.pop(pipe)
                 if not ready:
                     rank.process.kill()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Generic, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 from torch.distributed import HashStore  # type: ignore[attr-defined, unused-ignore]  # not re-exported by its stubs
 
@@ -62,8 +62,8 @@ class Threads(Generic[M]):
 
     def kill(self, rank: int) -> bool:
         """By the method `sever` of the rank's backend, where it has one."""
-        member = self.members[rank]
-        sever = getattr(getattr(member, "_backend", member), "sever", None)
+        member: Any = self.members[rank]
+        sever = getattr(member.get_backend_impl() if isinstance(member, TorchComm) else member, "sever", None)
         if sever is not None:
             sever()
         return sever is not None

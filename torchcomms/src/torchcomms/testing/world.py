@@ -78,8 +78,9 @@ class OpenCommunicator:
 
         from torchcomms.comm import TorchComm
 
-        opened = self.backend(rank, size, store, epoch, timeout)
-        return TorchComm(opened, torch.device(self.backend.device), "kit")
+        opened, device = self.backend(rank, size, store, epoch, timeout), torch.device(self.backend.device)
+        options = self.backend.options
+        return TorchComm(opened, device, "kit", kind=type(opened), store=store, backend_options=options)
 
 
 def shut(member: Any) -> None:
