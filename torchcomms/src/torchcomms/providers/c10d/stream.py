@@ -30,8 +30,8 @@ class StreamBackend(C10dBackend):
     A ticket's `wait` orders the current stream and needs no deadline; `wait_host` and `test` ask the device. Messages
     are matched on the host (`mail`), so that ordering a stream after a receive blocks until its sender has come, and a
     graph can capture collectives but no messages. Reductions of floats are the library's: the same bits on every rank,
-    but in its own order, halves rounded at every step, NaN as it likes; with the option `exact` they are the contract's.
-    After a death, host waits end; what the device itself waits for ends with `abort` or `close`.
+    but in its own order, halves rounded at every step, NaN as it likes; with the option `exact` they are the
+    contract's. After a death, host waits end; what the device itself waits for ends with `abort` or `close`.
     """
 
     def __init__(self, library: Library, control: TcpBackend, streams: Streams, dialect: Dialect, device: str) -> None:

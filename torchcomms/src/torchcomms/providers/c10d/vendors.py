@@ -30,8 +30,8 @@ _HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 class VendorOptions(Options):
     """`host`: the address of this rank that the others reach; None: the one from which the store is reached.
 
-    `exact`: floats are reduced as every other backend does, in the order of ranks with halves accumulated in float32 and
-    NaN kept, and not as the library does; slower. `high_priority`: the library works in streams of high priority.
+    `exact`: floats are reduced as every other backend does, in the order of ranks, with halves accumulated in float32
+    and NaN kept, and not as the library does; slower. `high_priority`: the library's streams have high priority.
     """
 
     host: str | None = None
