@@ -45,14 +45,17 @@ def local_address(store: Store) -> str:
 
 def listen(host: str) -> socket.socket:
     """A listening socket on a free port of `host`, IPv4 or IPv6, or on a free name of this `MACHINE`."""
-    family, address = _free_address(host)
-    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listener.bind(address)
-        listener.listen(1024)
-    except OSError:
-        listener.close()
-        raise
+        family, address = _free_address(host)
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.bind(address)
+            listener.listen(1024)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise NoRendezvous(f"this rank cannot listen at {host!r}: {error}; say host= in the options") from error
     return listener
 
 
