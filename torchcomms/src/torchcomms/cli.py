@@ -100,11 +100,22 @@ def doctor(
     test: Annotated[
         bool, typer.Option("--test", help="Run an all_reduce on two ranks of every usable backend.")
     ] = False,
+    sheet: Annotated[
+        str, typer.Option(metavar="BACKEND", help="Run the conformance kit on it; print what it can do.")
+    ] = "",
 ) -> None:
     """Say what there is on this machine, which backends work on it, and what to do about the others.
 
     The exit code is 1 if no backend is usable, or one fails its test.
     """
+    if sheet:
+        from torchcomms.errors import BackendNotFound
+        from torchcomms.testing.sheet import print_sheet
+
+        try:
+            raise typer.Exit(print_sheet(sheet))
+        except BackendNotFound as error:
+            raise typer.BadParameter(str(error), param_hint="--sheet") from None
     from torchcomms.doctor import main
 
     raise typer.Exit(main(test))

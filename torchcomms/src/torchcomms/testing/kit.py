@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,18 +23,30 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def check_backend(make: Make, *, capabilities: Capabilities | None = None, only: Sequence[str] = ()) -> Report:
+def check_backend(
+    make: Make,
+    *,
+    capabilities: Capabilities | None = None,
+    only: Sequence[str] = (),
+    progress: Callable[[str], object] = lambda name: None,
+) -> Report:
     """Check a backend against the contract.
 
     `make(size)` opens a world of that many ranks: `lambda size: ThreadWorld(MyBackend, size)`, or of ranks that are
     processes: `lambda size: ProcessWorld(MyBackend, size)`. Every check gets a world of its own. What the backend
     claims is read from its class unless `capabilities` is given. `only` are the ids, or groups of ids such as "core",
-    to run; empty means all. Never raises for a failing backend: the report says which checks failed and why.
+    to run; empty means all. `progress` is called with each id when its check begins. Never raises for a failing backend: the report says which checks failed and why.
     """
-    return run_checks(CHECKS, make, capabilities, only)
+    return run_checks(CHECKS, make, capabilities, only, progress)
 
 
-def run_checks(checks: Sequence[Check], make: Make, capabilities: Capabilities | None, only: Sequence[str]) -> Report:
+def run_checks(
+    checks: Sequence[Check],
+    make: Make,
+    capabilities: Capabilities | None,
+    only: Sequence[str],
+    progress: Callable[[str], object] = lambda name: None,
+) -> Report:
     """Run those of `checks` that are asked for, each on a world of its own."""
     wanted = [check for check in checks if not only or check.id in only or check.id.partition(".")[0] in only]
     ran: list[str] = []
@@ -43,6 +55,7 @@ def run_checks(checks: Sequence[Check], make: Make, capabilities: Capabilities |
     facts: dict[str, object] = {}
     seen: list[tuple[str, Capabilities]] = []
     for check in wanted:
+        progress(check.id)
         outcome, words = _attempt(check, make, capabilities, seen)
         if outcome == "unclaimed":
             unclaimed[check.id] = str(words)

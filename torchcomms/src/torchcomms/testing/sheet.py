@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from torchcomms.discovery import find
+from torchcomms.errors import NoRendezvous
 from torchcomms.testing.operations import OPERATIONS, REDUCING
-from torchcomms.testing.report import Check, Report
+from torchcomms.testing.processes import ProcessWorld
+from torchcomms.testing.report import Check, Make, Report
+from torchcomms.testing.threads import ThreadWorld
 
 if TYPE_CHECKING:
     from torchcomms.backend import Capabilities
@@ -19,6 +24,36 @@ def sheet(report: Report) -> str:
     return "\n".join(
         [title, *claims, "", *_operations(report), "", *_behaviour(report), "", *_problems(report)]
     ).rstrip()
+
+
+def print_sheet(name: str) -> int:
+    """Run the kit on the installed backend `name` and print its page; 1 if a check fails.
+
+    Ranks are processes, or threads where the backend has its ranks in one process only.
+    """
+    from torchcomms.testing.kit import CHECKS, check_backend
+
+    find(name)
+    make, shown = _worlds(name), sys.stderr.isatty()
+
+    def progress(check: str) -> None:
+        number = next(index for index, one in enumerate(CHECKS, 1) if one.id == check)
+        if shown:
+            print(f"\r\033[K{number} of {len(CHECKS)}: {check}", end="", file=sys.stderr, flush=True)
+
+    report = check_backend(make, progress=progress)
+    if shown:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    print(report.sheet())
+    return int(bool(report.failed))
+
+
+def _worlds(name: str) -> Make:
+    try:
+        ProcessWorld(name, 2).close()
+    except NoRendezvous:
+        return lambda size: ThreadWorld(name, size)
+    return lambda size: ProcessWorld(name, size)
 
 
 def _claims(capabilities: Capabilities) -> list[str]:
