@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from torchcomms.providers.tcp.engine import Engine
 
 PARK = 10e-3  # seconds that the core waits before the driver looks around
+LONG_PARK = 25e-3  # seconds, when it has waited long: looking around costs a tenth of a millisecond on a busy machine
 PATIENCE = 20e-3  # seconds of waiting after which a rank tells where it waits
+LONG = 0.1  # seconds of waiting that are long
 PAUSE = 50e-6  # seconds before asking again for a core that another thread is just using
 TELL = (int(Kind.TELL), 0, MOVES, 0, 0.0, 0, 0, None, None)
 
@@ -134,8 +136,9 @@ class Queue:
             head = self.pending[0]
             if head is None:
                 return
-            remaining = deadline - time.monotonic()
-            self._advance(head, min(PARK, max(0.0, remaining)))
+            now = time.monotonic()
+            remaining = deadline - now
+            self._advance(head, min(PARK if now - since < LONG else LONG_PARK, max(0.0, remaining)))
             if not head.settled:
                 self._look_around(head)
             if not head.settled and remaining <= 0:

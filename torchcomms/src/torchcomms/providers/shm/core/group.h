@@ -72,6 +72,7 @@ struct operation {
     size_t start;           /* of the piece at hand */
     uint64_t phase;         /* rounds of the piece that are through */
     bool published;
+    bool slept;   /* in this round: who has slept once does not spin again */
     bool direct;  /* all tensors are in heaps and are reduced there */
     bool in_line; /* the tensor goes into the cell */
     uint32_t odd;           /* a rank whose block has another length, and that length */

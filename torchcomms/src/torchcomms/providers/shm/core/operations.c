@@ -47,6 +47,7 @@ bool group_attach(struct group *g, unsigned char *base, uint32_t rank, const str
     g->outs = calloc(l->size, sizeof *g->outs);
     g->places = calloc(l->size, sizeof *g->places);
     g->parts = calloc(l->size, sizeof *g->parts);
+    g->round = atomic_load(&g->cells[rank][0].flag);
     return g->ins && g->outs && g->places && g->parts;
 }
 
@@ -343,6 +344,7 @@ static void publish(struct group *g) {
     hand_over(g);
     round_publish(g);
     op->published = true;
+    op->slept = false;
 }
 
 enum status operation_step(struct group *g, struct patience patience) {
@@ -350,7 +352,10 @@ enum status operation_step(struct group *g, struct patience patience) {
     uint64_t until = patience.park_ns ? now_ns() + patience.park_ns : 0;
     for (;;) {
         if (!op->published) publish(g);
-        if (!round_wait(g, patience.spin_ns, until)) return PENDING;
+        if (!round_wait(g, op->slept ? 0 : patience.spin_ns, until)) {
+            op->slept = until != 0;
+            return PENDING;
+        }
         if (!op->round && !agree(g)) {
             operation_end(g);
             return MISMATCH;
