@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchcomms.algorithms import gathering, recursive, reducing, ring, tree
+from torchcomms.algorithms import gathering, hierarchical, recursive, reducing, ring, tree
 from torchcomms.algorithms.choice import ALGORITHMS, Rule, Table, always
 from torchcomms.algorithms.messages import Even, flat, recv, send
 from torchcomms.algorithms.partial import load, merge, partial_dtype, settle
@@ -380,3 +380,14 @@ def test_a_rehearsal_finds_a_buffer_that_is_used_too_early():
     seen = []
     Rehearsal(2).run(hasty)
     assert seen == [1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_hierarchy_by_rings(monkeypatch, dtype):
+    monkeypatch.setattr(hierarchical, "RING", 0)
+    for size, local in ((3, 1), (6, 2), (7, 2), (13, 4), (20, 4)):
+        data = [small(rank, 29, dtype) for rank in range(size)]
+        wanted = bits(folded(data, ReduceOp.SUM))
+        world = Rehearsal(size, choices=always("all_reduce", "hierarchical", local))
+        world.run(lambda group, data=data: reducing.all_reduce(group, data[group.rank], ReduceOp.SUM))
+        assert [bits(one) for one in data] == [wanted] * size

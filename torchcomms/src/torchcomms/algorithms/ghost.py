@@ -6,7 +6,6 @@ working. A meter belongs to one simulated rank.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -16,21 +15,25 @@ if TYPE_CHECKING:
 class Meter(Protocol):
     """Who pays for local work."""
 
-    def copied(self, nbytes: int) -> None:
+    def copied(self, nbytes: float) -> None:
         """So many bytes were written from one place to another."""
 
-    def reduced(self, nbytes: int) -> None:
+    def reduced(self, nbytes: float) -> None:
         """So many bytes were folded into a partial result."""
 
 
 class Ghost:
-    """A flat, dense tensor that is not there; slicing clips as everywhere in Python."""
+    """A flat, dense tensor that is not there; slicing clips as everywhere in Python.
 
-    __slots__ = ("_count", "dtype", "meter", "nbytes")
+    Each element stands for `scale` real ones, so that a tensor can be cut evenly among any number of ranks: a fraction
+    of an element is an idea only, like the ghost.
+    """
 
-    def __init__(self, count: int, dtype: torch.dtype, meter: Meter) -> None:
-        self._count, self.dtype, self.meter = count, dtype, meter
-        self.nbytes = count * dtype.itemsize
+    __slots__ = ("_count", "dtype", "meter", "nbytes", "scale")
+
+    def __init__(self, count: int, dtype: torch.dtype, meter: Meter, scale: float = 1) -> None:
+        self._count, self.dtype, self.meter, self.scale = count, dtype, meter, scale
+        self.nbytes: float = count * dtype.itemsize * scale
 
     def numel(self) -> int:
         """The number of elements."""
@@ -38,8 +41,8 @@ class Ghost:
 
     def __getitem__(self, part: slice) -> Ghost:
         low, high, _ = part.indices(self._count)
-        return Ghost(max(0, high - low), self.dtype, self.meter)
+        return Ghost(max(0, high - low), self.dtype, self.meter, self.scale)
 
-    def like(self, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Ghost:
-        """Another ghost of the same owner, flat."""
-        return Ghost(math.prod(shape), dtype or self.dtype, self.meter)
+    def like(self, count: int, dtype: torch.dtype) -> Ghost:
+        """Another ghost of the same owner and scale."""
+        return Ghost(count, dtype, self.meter, self.scale)

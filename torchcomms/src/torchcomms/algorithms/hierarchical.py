@@ -14,6 +14,8 @@ from torchcomms.algorithms.messages import Even, Group, copy
 from torchcomms.algorithms.partial import merge, settle, stage
 from torchcomms.algorithms.subgroup import Subgroup
 
+RING = 128 << 10  # bytes that each host passes on in a round from which a ring pays
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def all_reduce(group: Group, data: Tensor, op: ReduceOp, local: int) -> Schedule:
-    """Reduced by the ranks of a host in their order, then across hosts as by halving (a ring unless they are 2^k)."""
+    """Reduced by the ranks of a host in their order, then across hosts as by halving or around a ring."""
     size = group.size
     local = min(local, size)
     first = group.rank - group.rank % local
@@ -72,24 +74,41 @@ def _gather_parts(host: Subgroup, partial: Tensor, spare: Tensor, shares: Bounds
             copy(mine, total)
 
 
+def in_ring(hosts: int, nbytes: float) -> bool:
+    """Whether a share of so many bytes goes around a ring: between hosts that are no power of two, if it is long.
+
+    Halving would pass the extra hosts' shares on as wholes; a ring takes as many rounds as there are hosts.
+    """
+    return bool(hosts & (hosts - 1)) and nbytes >= hosts * RING
+
+
 def _across(column: Subgroup, partial: Tensor, result: Tensor, spare: Tensor, count: int, op: ReduceOp) -> Schedule:
     """All_reduce of one share over its owners on all hosts; rounded once, over `count` ranks."""
+    if in_ring(column.size, result.nbytes):
+        yield from _around(column, partial, result, spare, count, op)
+        return
     core = recursive.Core.of(column.size)
-    if core.extra:
-        bounds: Bounds = Even(partial.numel(), column.size)
-        longest = -(-partial.numel() // column.size)
-        parts = ring.Shares(partial, bounds, column.size)
-        yield from ring.reduce_around(column, parts, (spare[:longest], spare[longest : 2 * longest]), op)
-    else:
-        bounds = Even(partial.numel(), core.size)
-        yield from recursive.halve(column, core, partial, spare, bounds, op)
-    mine = slice(bounds[column.rank], bounds[column.rank + 1])
-    own = partial[mine]
-    settle(op, own, count, own if result is partial else result[mine])
-    if core.extra:
-        yield from ring.circulate(column, ring.Shares(result, bounds, column.size))
-    else:
-        yield from recursive.double(column, core, result, bounds)
+    bounds, place = Even(partial.numel(), core.size), core.place(column.rank)
+    yield from recursive.fold_in(column, core, partial, spare, op)
+    yield from recursive.halve(column, core, partial, spare, bounds, op)
+    if place is not None:
+        _settle_share(partial, result, bounds, place, count, op)
+    yield from recursive.double(column, core, result, bounds)
+    yield from recursive.hand_out(column, core, result)
+
+
+def _around(column: Subgroup, partial: Tensor, result: Tensor, spare: Tensor, count: int, op: ReduceOp) -> Schedule:
+    bounds, longest = Even(partial.numel(), column.size), -(-partial.numel() // column.size)
+    parts = ring.Shares(partial, bounds, column.size)
+    yield from ring.reduce_around(column, parts, (spare[:longest], spare[longest : 2 * longest]), op)
+    _settle_share(partial, result, bounds, column.rank, count, op)
+    yield from ring.circulate(column, ring.Shares(result, bounds, column.size))
+
+
+def _settle_share(partial: Tensor, result: Tensor, bounds: Bounds, index: int, count: int, op: ReduceOp) -> None:
+    share = slice(bounds[index], bounds[index + 1])
+    own = partial[share]
+    settle(op, own, count, own if result is partial else result[share])
 
 
 def _spread(host: Subgroup, result: Tensor, shares: Bounds, local: int) -> Schedule:

@@ -72,7 +72,7 @@ def reduce(group: Group, tensor: Tensor, root: int, op: ReduceOp) -> Schedule:
 def _in_pieces(data: Tensor, schedule: Callable[[Tensor], Schedule]) -> Schedule:
     if data.nbytes <= STAGED:
         return schedule(data)
-    return _one_by_one(data, STAGED * data.numel() // data.nbytes, schedule)
+    return _one_by_one(data, int(STAGED * data.numel() / data.nbytes), schedule)
 
 
 def _one_by_one(data: Tensor, length: int, schedule: Callable[[Tensor], Schedule]) -> Schedule:

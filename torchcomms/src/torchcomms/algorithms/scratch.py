@@ -37,7 +37,7 @@ def workspace(group: Group, like: Tensor, *pieces: tuple[int, torch.dtype]) -> l
     A group has one piece of scratch for a schedule, so a schedule asks once.
     """
     if isinstance(like, Ghost):
-        return [Ghost(count, dtype, like.meter) for count, dtype in pieces]
+        return [like.like(count, dtype) for count, dtype in pieces]
     sizes = [-(-count * dtype.itemsize // LINE) * LINE for count, dtype in pieces]
     memory = group.scratch((sum(sizes),), torch.empty(0, dtype=torch.uint8, device=like.device))
     cut, low = [], 0
