@@ -35,7 +35,8 @@ def check_backend(
     `make(size)` opens a world of that many ranks: `lambda size: ThreadWorld(MyBackend, size)`, or of ranks that are
     processes: `lambda size: ProcessWorld(MyBackend, size)`. Every check gets a world of its own. What the backend
     claims is read from its class unless `capabilities` is given. `only` are the ids, or groups of ids such as "core",
-    to run; empty means all. `progress` is called with each id when its check begins. Never raises for a failing backend: the report says which checks failed and why.
+    to run; empty means all. `progress` is called with each id when its check begins. Never raises for a failing
+    backend: the report says which checks failed and why.
     """
     return run_checks(CHECKS, make, capabilities, only, progress)
 
