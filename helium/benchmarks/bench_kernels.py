@@ -41,6 +41,11 @@ def cases() -> list[tuple[str, helium.Kernel, tuple[Any, ...], Callable[..., Any
     def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return torch.nn.functional.rms_norm(x, (1024,), weight, eps)
 
+    heads = tuple(torch.randn(8, 1024, 64) for _ in range(3))
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
+
     def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x, (1024,), weight, bias, eps)
 
@@ -57,6 +62,7 @@ def cases() -> list[tuple[str, helium.Kernel, tuple[Any, ...], Callable[..., Any
         ("cross entropy 2048×32000", library.cross_entropy, (logits, ids), cross_entropy),
         ("swiglu 4096×4096", library.swiglu, (large, large), swiglu),
         ("log_prob 2048×32000", library.log_prob, (logits, ids), log_prob),
+        ("attention H8 S1024 D64", library.attention, (*heads, 0.125, False), attention),
         ("matmul f32 1024", library.matmul, (a, b), torch.mm),
         ("add 4096×4096", library.add, (large, large), torch.add),
         ("add 4×4 (call)", library.add, (x[:4, :4].contiguous(), x[:4, :4].contiguous()), torch.add),

@@ -22,6 +22,7 @@ ARGS = {
     "rms_norm": (X, torch.empty(100), 1e-6),
     "log_prob": (X, torch.zeros(64, dtype=torch.int64)),
     "matmul": (X, Y),
+    "attention": (torch.empty(4, 9, 16), torch.empty(2, 70, 16), torch.empty(2, 70, 16), 0.25, True),
     "cross_entropy": (X, torch.zeros(64, dtype=torch.int64)),
     "embedding": (torch.zeros(64, dtype=torch.int64), X),
     "geglu": (X, X),

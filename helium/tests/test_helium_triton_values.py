@@ -194,6 +194,7 @@ CASES = {
     "rms_norm of float16": (library.rms_norm, (_random(5, 64).half(), _random(64).half(), 1e-5)),
     "log_prob": (library.log_prob, (_random(5, 300), torch.tensor([0, 299, 7, 7, 150]))),
     "matmul": (library.matmul, (_random(33, 70), _random(70, 20))),
+    "attention": (library.attention, (_random(4, 9, 16), _random(2, 70, 16), _random(2, 70, 16), 0.25, True)),
     "layer_norm": (library.layer_norm, (_random(5, 37) + 100.0, _random(37), _random(37), 1e-5)),
     "cross_entropy": (library.cross_entropy, (_random(5, 300), torch.tensor([0, 299, 7, 7, 150]))),
     "swiglu": (library.swiglu, (_random(5, 37), _random(5, 37) * 3)),

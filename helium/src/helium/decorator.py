@@ -21,6 +21,7 @@ from helium.frontend.source import Source, read
 from helium.provider import provider
 from helium.runtime.compile import Compiled
 from helium.runtime.launch import Launcher
+from helium.schedule import given
 from helium.specialise import Bound, Key, bind
 
 _INDIRECT = (Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -191,7 +192,7 @@ class Kernel:
         """Run the reference executor: tile by tile in plain torch, on the CPU, with this kernel's config."""
         bound = self.bind(*args, **kwargs)
         kernel = self.lower_bound(bound)
-        blocks = dict.fromkeys(axes(kernel), 16) | dict(self.config.blocks)
+        blocks = dict.fromkeys([axis.name for axis in ir.axes(kernel.loops)], 16) | given(kernel, self.config)
         results = reference.run(kernel, bound.tensors, bound.scalars, blocks)
         return pack(kernel, results)
 
@@ -201,16 +202,6 @@ def pack(kernel: ir.Kernel, results: tuple[Any, ...]) -> Any:
     if kernel.returns_tuple:
         return results
     return results[0] if results else None
-
-
-def axes(kernel: ir.Kernel) -> list[str]:
-    """The names of a kernel's axes, outermost first."""
-    return [axis.name for loop in kernel.loops for axis in _axes(loop)]
-
-
-def _axes(loop: ir.Loop) -> list[ir.Axis]:
-    inner = [axis for i in loop.body if isinstance(i, ir.Loop) for axis in _axes(i)]
-    return [*loop.axes, *inner]
 
 
 @overload

@@ -196,13 +196,14 @@ class DeviceMismatch(CallError, ValueError):
 
 
 class ConfigError(HeliumError, ValueError):
-    """A config that names no loop of the kernel."""
+    """A config that names no loop of the kernel, or a loop whose block size the kernel fixes at `fixed`."""
 
-    def __init__(self, kernel: str, name: str, axes: Sequence[str]) -> None:
-        self.kernel, self.name, self.axes = kernel, name, tuple(axes)
-        super().__init__(
-            f"{kernel}: the config names {name!r}, which is no loop of it; its loops are {', '.join(axes)}"
-        )
+    def __init__(self, kernel: str, name: str, axes: Sequence[str], fixed: int | None = None) -> None:
+        self.kernel, self.name, self.axes, self.fixed = kernel, name, tuple(axes), fixed
+        reason = f"which is no loop of it; its loops are {', '.join(axes)}"
+        if fixed is not None:
+            reason = f"whose block size the kernel fixes at {fixed}; leave it out of the config"
+        super().__init__(f"{kernel}: the config names {name!r}, {reason}")
 
 
 class UnsupportedTarget(HeliumError, ValueError):

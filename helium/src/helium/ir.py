@@ -10,8 +10,9 @@ independent, may run in any order or in parallel, and carry no values. A :class:
 visits its tiles in ascending order and may carry values (accumulators).
 
 *Axes and blocks.* Each loop introduces one or more :class:`Axis`. Axis names are unique in a kernel: the user's own
-loop variable, with ``_1``, ``_2`` … appended on reuse. ``Config.blocks[axis.name]`` is its block size; the IR never
-contains a number for it. Block sizes never change what a kernel computes, apart from the order of floating point sums.
+loop variable, with ``_1``, ``_2`` … appended on reuse. ``Config.blocks[axis.name]`` is its block size; the IR
+contains a number for it only where the user wrote one (``Axis.block``). Block sizes never change what a kernel
+computes, apart from the order of floating point sums.
 
 *Types.* (:mod:`helium.types`.) A value is a tile: a dtype and a tuple of extents. An extent is ``Block(axis)`` (one
 block of that axis), ``Whole(size)`` (a whole dimension, as in ``x[tile, :]``) or ``Fixed(n)`` (a constant; ``Fixed(1)``
@@ -32,6 +33,7 @@ executor poisons them, so that an emitter or a kernel that leaks one is found.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -246,11 +248,15 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One dimension of a loop: indices begin … end-1 in blocks. `end` may be a size or an int64 scalar value."""
+    """One dimension of a loop: indices begin … end-1 in blocks. `end` may be a size or an int64 scalar value.
+
+    `block` is the block size that the kernel itself fixes, which no schedule changes; None leaves it to the schedule.
+    """
 
     name: str
     begin: Size | Value
     end: Size | Value
+    block: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +280,14 @@ class Loop:
     body: tuple[Instruction, ...]
     carried: tuple[Carried, ...]
     line: int
+
+
+def axes(body: Iterable[Instruction]) -> Iterator[Axis]:
+    """Every axis of the loops in a body and of the loops in them, outermost first."""
+    for instruction in body:
+        if isinstance(instruction, Loop):
+            yield from instruction.axes
+            yield from axes(instruction.body)
 
 
 Instruction: TypeAlias = (
@@ -342,6 +356,11 @@ class Kernel:
         from helium.printing import show
 
         return show(self)
+
+    @property
+    def fixed_blocks(self) -> dict[str, int]:
+        """The block sizes that the kernel itself fixes, by axis."""
+        return {axis.name: axis.block for axis in axes(self.loops) if axis.block is not None}
 
     @property
     def tensors(self) -> dict[str, TensorParam | Output]:

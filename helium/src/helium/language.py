@@ -9,7 +9,7 @@ import torch
 
 from helium.errors import OutsideKernel
 
-__all__ = ["dot", "full", "load", "static_range", "store", "tile", "zeros"]
+__all__ = ["dot", "full", "grid", "load", "static_range", "store", "tile", "zeros"]
 
 
 class Tile:
@@ -27,13 +27,23 @@ class Tile:
     """The number of the block."""
 
 
-def tile(begin_or_end: int | Sequence[int], end: int | Sequence[int] | None = None) -> Iterator[Any]:
+def tile(
+    begin_or_end: int | Sequence[int],
+    end: int | Sequence[int] | None = None,
+    block_size: int | Sequence[int | None] | None = None,
+) -> Iterator[Any]:
     """Loop over blocks of ``0 … end-1``, or of ``begin … end-1``; sequences give one tile per dimension.
 
     A top-level tile loop is the grid: its iterations run in parallel. A nested one runs in order and may carry values.
-    A one-element sequence is the scalar form.
+    A one-element sequence is the scalar form. `block_size` fixes block sizes (Triton rounds them up to powers of two);
+    where it is None, the schedule chooses.
     """
     raise OutsideKernel("tile")
+
+
+def grid(begin_or_end: int | Sequence[int], end: int | Sequence[int] | None = None) -> Iterator[Any]:
+    """Loop over the single indices ``0 … end-1``, or ``begin … end-1``, as integers; parallel where `tile` would be."""
+    raise OutsideKernel("grid")
 
 
 def static_range(begin_or_end: int, end: int | None = None, step: int = 1) -> Iterator[int]:

@@ -32,8 +32,12 @@ def _param(param: ir.TensorParam | ir.ScalarParam) -> str:
     return f"{param.name}: {param.dtype}"
 
 
+def _axis(axis: ir.Axis) -> str:
+    return f"{axis.name} in {axis.begin}..{axis.end}" + (f" by {axis.block}" if axis.block is not None else "")
+
+
 def _loop(loop: ir.Loop, word: str, indent: str) -> Iterator[str]:
-    axes = ", ".join(f"{axis.name} in {axis.begin}..{axis.end}" for axis in loop.axes)
+    axes = ", ".join(map(_axis, loop.axes))
     yield f"{indent}{word} {axes}:  # line {loop.line}"
     for carried in loop.carried:
         yield f"{indent}  carry {carried.entry}: {carried.entry.type} = {carried.initial}, then {carried.update}"

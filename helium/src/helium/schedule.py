@@ -35,16 +35,26 @@ def choose(kernel: ir.Kernel, config: Config, results: int) -> dict[str, int]:
         results: Elements of the largest output, for products.
 
     Raises:
-        ConfigError: `config` names no axis of the kernel.
+        ConfigError: `config` names no axis of the kernel, or one whose block size the kernel fixes.
     """
     blocks: dict[str, int] = {}
     for loop in kernel.loops:
         points = analysis.point_axes(loop)
         blocks |= _roles(loop, points, SMALL_PRODUCT if results < SMALL else PRODUCT)
-    for name in config.blocks:
-        if name not in blocks:
-            raise ConfigError(kernel.name, name, list(blocks))
-    return blocks | dict(config.blocks)
+    return blocks | given(kernel, config)
+
+
+def given(kernel: ir.Kernel, config: Config) -> dict[str, int]:
+    """The block sizes that are not to be chosen: those of the config and those that the kernel itself fixes.
+
+    Raises:
+        ConfigError: `config` names no axis of the kernel, or one whose block size the kernel fixes.
+    """
+    names, fixed = [axis.name for axis in ir.axes(kernel.loops)], kernel.fixed_blocks
+    for name, block in config.blocks.items():
+        if name not in names or fixed.get(name, block) != block:
+            raise ConfigError(kernel.name, name, names, fixed.get(name))
+    return {**config.blocks, **fixed}
 
 
 def _roles(loop: ir.Loop, points: frozenset[str], product: tuple[int, int, int]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from helium import ir
@@ -12,9 +13,10 @@ from helium.dtypes import BYTES
 from helium.emit.triton_body import Body
 from helium.emit.triton_helpers import HELPERS
 from helium.emit.triton_parameters import Names, Parameter, Parameters, host
-from helium.emit.triton_schedule import Schedule, axes, contractions, schedule
+from helium.emit.triton_schedule import Schedule, contractions, schedule
 from helium.emit.triton_scope import Scope
 from helium.errors import UnsupportedKernel
+from helium.ir import axes
 from helium.rewrite import transform
 from helium.sizes import Dim, IntArg, Size, evaluate
 from helium.specialise import Bound
@@ -23,6 +25,7 @@ from helium.types import Fixed
 if TYPE_CHECKING:
     from helium.decorator import Kernel
 
+_WIDTH = 120
 _HEADER = "import torch\nimport triton\nimport triton.language as tl\n"
 
 
@@ -73,7 +76,8 @@ def _declared(parameters: Sequence[Parameter]) -> str:
     """Parameters, with a line to each kind of them."""
     texts = [(p.kind, f"{p.name}: {p.annotation}" if p.annotation else p.name) for p in parameters]
     kinds = dict.fromkeys(kind for kind, _ in texts)
-    return "".join(f"\n    {', '.join(text for k, text in texts if k == kind)}," for kind in kinds) + "\n"
+    lines = [wrap(", ".join(text for k, text in texts if k == kind) + ",", _WIDTH - 4) for kind in kinds]
+    return "".join(f"\n    {line}" for group in lines for line in group) + "\n"
 
 
 def _launch(name: str, loop: ir.Loop, parameters: Sequence[Parameter], plan: Schedule) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from helium import ir
 from helium.emit import triton_terms as terms
-from helium.emit.triton_schedule import axes
 from helium.emit.triton_scope import Scope
 from helium.emit.triton_terms import ONE, Term, along
+from helium.ir import axes
 from helium.sizes import Dim
-from helium.types import Block, TileType, Value
+from helium.types import Block, DType, TileType, Value
 
 _WIDTH = 88  # of an emitted line, about
 _FOLDS = {"sum": "total", "prod": "product", "max": "largest", "min": "smallest"}
@@ -234,8 +234,7 @@ class Body:
         scope, kind = self._scope, i.source.type
         text, live = scope.whole(i.source), scope.live(kind.shape[i.dim])
         if live and not (i.op == "sum" and i.source in self._zeroed):
-            nothing = terms.typed(Term(terms.identity(i.op, kind.dtype), literal=True), kind.dtype)
-            identity = terms.identity(i.op, kind.dtype) if kind.dtype == "float32" else nothing.text
+            identity = _filler(terms.identity(i.op, kind.dtype), kind.dtype)
             text = f"tl.where({along(live, i.dim, len(kind.shape))}, {text}, {identity})"
         text, helper = terms.reduction(i.op, text, i.dim, kind.dtype)
         if helper:
@@ -256,8 +255,12 @@ class Body:
         text, live = self._scope.whole(value), self._scope.live(value.type.shape[dim])
         if live is None or value in self._zeroed:
             return text
-        zero = terms.typed(Term(terms.literal(0.0), literal=True), value.type.dtype).text
-        return f"tl.where({along(live, dim, 2)}, {text}, {zero})"
+        return f"tl.where({along(live, dim, 2)}, {text}, {_filler('0.0', value.type.dtype)})"
+
+
+def _filler(number: str, dtype: DType) -> str:
+    """A literal beside a tile of `dtype`; Triton takes a bare one for float32."""
+    return number if dtype == "float32" else terms.typed(Term(number, literal=True), dtype).text
 
 
 def _tensors(loop: ir.Loop, kind: type[ir.Load] | type[ir.Store]) -> Iterator[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from helium import ir
 from helium.config import Config
-from helium.errors import ConfigError
+from helium.ir import axes
 from helium.rewrite import transform
+from helium.schedule import given
 from helium.sizes import Size
 from helium.types import Block, Extent, Whole
 
@@ -39,16 +40,14 @@ def schedule(kernel: ir.Kernel, config: Config, size: Callable[[Size], int | Non
         ConfigError: The config names no axis of the kernel.
     """
     ends = {axis.name: _end(axis, size) for axis in axes(kernel.loops)}
-    for name in config.blocks:
-        if name not in ends:
-            raise ConfigError(kernel.name, name, list(ends))
+    asked = given(kernel, config)
     blocks = _dots(kernel, bytes)
     for loop in kernel.loops:
         _fill(loop, blocks, ends, _wholes(loop, size))
     clamped = {name: max(min(block, ends[name]), _lowest(name, kernel)) for name, block in blocks.items()}
-    given = {name: power_of_two(block) for name, block in config.blocks.items()}
+    rounded = {name: power_of_two(block) for name, block in asked.items()}
     warps = {"num_warps": 8} if max(clamped.values(), default=1) >= 128 and contractions(kernel) else {}
-    return Schedule(clamped | given, {"num_warps": 4} | warps | dict(config.options))
+    return Schedule(clamped | rounded, {"num_warps": 4} | warps | dict(config.options))
 
 
 def contractions(kernel: ir.Kernel) -> frozenset[Extent]:
@@ -109,11 +108,3 @@ def _end(axis: ir.Axis, size: Callable[[Size], int | None]) -> int:
     ends = [size(bound) if not hasattr(bound, "number") else None for bound in (axis.begin, axis.end)]
     begin, end = ends
     return _LONG if begin is None or end is None else power_of_two(end - begin)
-
-
-def axes(instructions: Iterable[ir.Instruction]) -> Iterator[ir.Axis]:
-    """Every axis of these loops and of the loops in them, outermost first."""
-    for instruction in instructions:
-        if isinstance(instruction, ir.Loop):
-            yield from instruction.axes
-            yield from axes(instruction.body)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from helium import dtypes, ir, sizes
 from helium import language as hl
-from helium.errors import HostOnly, TileOnly, UnknownOperation
+from helium.errors import HostOnly, TileOnly, UnknownOperation, WrongArguments
 from helium.frontend.values import SIZES, Device, Method, TensorRef, as_size, from_size
 from helium.sizes import Size
 from helium.types import Value
@@ -24,11 +24,16 @@ Made = ir.Output
 
 @dataclass(frozen=True, slots=True)
 class TileRange:
-    """What ``hl.tile(...)`` gives to a `for`: one begin and end per axis; `single` if it was called with a number."""
+    """What ``hl.tile(...)`` gives to a `for`: one begin, end and fixed block size per axis.
+
+    `single` if it was called with a number; `points` if the loop variables are indices, as of ``hl.grid``, not tiles.
+    """
 
     begins: tuple[Size, ...]
     ends: tuple[Size, ...]
+    blocks: tuple[int | None, ...]
     single: bool
+    points: bool = False
 
 
 def tensor_attribute(tensor: TensorRef, name: str) -> object:
@@ -109,7 +114,21 @@ def _full(reader: Expressions, size: Any, fill: float, dtype: torch.dtype | None
     return _make(reader, _shape((size,)), dtype, fill)
 
 
-def _tile(reader: Expressions, begin_or_end: Any, end: Any = None) -> TileRange:
+def _grid(reader: Expressions, begin_or_end: Any, end: Any = None) -> TileRange:
+    return replace(_tile(reader, begin_or_end, end, 1), points=True)
+
+
+def _blocks(block_size: Any, count: int) -> tuple[int | None, ...]:
+    blocks = tuple(block_size) if isinstance(block_size, (list, tuple)) else (block_size,) * count
+    if len(blocks) != count or not all(block is None or (isinstance(block, int) and block > 0) for block in blocks):
+        raise WrongArguments(
+            f"block_size={block_size!r} for {count} loop{'s' * (count != 1)}",
+            fix="give a positive constant or None for each",
+        )
+    return blocks
+
+
+def _tile(reader: Expressions, begin_or_end: Any, end: Any = None, block_size: Any = None) -> TileRange:
     single = not isinstance(begin_or_end, (list, tuple))
     first = [begin_or_end] if single else list(begin_or_end)
     last = first if end is None else [end] if single else list(end)
@@ -117,7 +136,8 @@ def _tile(reader: Expressions, begin_or_end: Any, end: Any = None) -> TileRange:
     for bound in [*begins, *last]:
         if isinstance(bound, Value) or not isinstance(bound, (int, *SIZES)):
             raise HostOnly("a loop bound that is not a size", fix="use sizes, integer arguments and constants")
-    return TileRange(tuple(map(as_size, begins)), tuple(map(as_size, last)), single)
+    blocks = _blocks(block_size, len(last))
+    return TileRange(tuple(map(as_size, begins)), tuple(map(as_size, last)), blocks, single)
 
 
 def _load(reader: Expressions, tensor: TensorRef, index: Any, extra_mask: Any = None) -> Value:
@@ -157,6 +177,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch.ones_like: _factory_like(1),
     torch.tensor: _tensor,
     hl.tile: _tile,
+    hl.grid: _grid,
     hl.load: _load,
     hl.store: _store,
     min: _extreme("min", min),

@@ -149,21 +149,25 @@ class Reader(Expressions):
 
     def _tile_loop(self, node: ast.For, tiles: TileRange) -> None:
         names = self._axis_names(node.target, len(tiles.ends))
-        axes = tuple(map(ir.Axis, names, tiles.begins, tiles.ends))
+        axes = tuple(map(ir.Axis, names, tiles.begins, tiles.ends, tiles.blocks))
         self.ends.update(zip(names, tiles.ends, strict=True))
-        variables = tuple(map(TileVar, names))
         grouped = isinstance(node.target, (ast.Tuple, ast.List))
         line = self.source.line(node)
         entries = self._enter(node)
-        self._assign(node.target, variables if grouped or len(variables) > 1 else variables[0])
         self.depth += 1
         with self.builder.body() as body:
+            self.builder.line = line
+            variables = tuple(self._variable(name, tiles.points) for name in names)
+            self._assign(node.target, variables if grouped or len(variables) > 1 else variables[0])
             self.read(node.body)
             carried = tuple(self._leave(node, name, *pair) for name, pair in entries.items())
         self.depth -= 1
         for name, carry in zip(entries, carried, strict=True):
             self.scope[name] = carry.result
         self.builder.append(ir.Loop(axes, tuple(body), carried, line))
+
+    def _variable(self, axis: str, point: bool) -> object:
+        return self.builder.axis_value(axis, "begin") if point else TileVar(axis)
 
     def _axis_names(self, target: ast.expr, count: int) -> list[str]:
         if isinstance(target, (ast.Tuple, ast.List)):

@@ -2,6 +2,7 @@
 
 from helium.contract import TensorSpec
 from helium.library.add import add
+from helium.library.attention import attention
 from helium.library.cross_entropy import cross_entropy
 from helium.library.embedding import embedding
 from helium.library.gated import geglu, swiglu
@@ -15,6 +16,7 @@ from helium.library.softmax import softmax
 
 __all__ = [
     "add",
+    "attention",
     "cross_entropy",
     "embedding",
     "geglu",
@@ -34,6 +36,8 @@ def _register() -> None:
     matrix = TensorSpec.contiguous(("m", "n"), "float32")
     vector = TensorSpec.contiguous(("n",), "float32")
     ids = TensorSpec.contiguous(("m",), "int64")
+    heads = TensorSpec.contiguous(("h", "m", "d"), "float32")
+    attention.operation(heads, heads, heads, 1.0, False)
     for kernel in (add, geglu, kl, matmul, swiglu):
         kernel.operation(matrix, matrix)
     for kernel in (cross_entropy, log_prob):
