@@ -40,7 +40,7 @@ def alive(pid):
     """Whether a process still runs; one that only waits to be collected does not."""
     try:
         return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
@@ -104,6 +104,23 @@ def test_an_interrupt_leaves_no_process_in_whatever_session(command, tmp_path, n
     assert launcher.returncode == 130
     assert len(pids) == 4
     assert not survivors(pids, 10)
+
+
+@system
+def test_a_second_interrupt_waits_no_longer(command, tmp_path):
+    path = script(
+        tmp_path,
+        "signal.signal(signal.SIGTERM, lambda *_: print('asked'))",
+        "print('ready')",
+        "while True: time.sleep(1)",
+    )
+    launcher = command("run", "--grace", "600", path)
+    assert launcher.stdout.readline() == "[0] ready\n"
+    launcher.signal(signal.SIGINT)
+    assert launcher.stdout.readline() == "[0] asked\n"
+    launcher.signal(signal.SIGINT)
+    launcher.communicate()
+    assert launcher.returncode == 130
 
 
 @system
@@ -259,6 +276,16 @@ def test_a_machine_that_does_not_come_is_named(command, tmp_path):
     _, errors = alone.communicate()
     assert alone.returncode == 1
     assert "node 1 did not come to 127.0.0.1" in errors
+
+
+@system
+def test_a_rendezvous_that_is_taken_is_said(command, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = command("run", "--rendezvous", where, script(tmp_path, "pass"))
+        _, errors = done.communicate()
+    assert done.returncode == 2
+    assert "choose another port" in " ".join(errors.replace("│", "").split())
 
 
 class Ended:

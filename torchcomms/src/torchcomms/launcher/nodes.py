@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined, unused-ignore]  # not re-exported by its stubs
 
-from torchcomms.errors import CommsTimeout
+from torchcomms.errors import CommsTimeout, InvalidCall
 from torchcomms.launcher.job import Job
 
 TICK = 0.05  # seconds between two looks at the store while waiting
@@ -31,9 +31,7 @@ class Nodes:
         self.host, port = job.address()
         if job.node:
             self._wait(lambda: _answers(self.host, port), lambda: [0])
-        self.store = TCPStore(
-            self.host, port, is_master=not job.node, wait_for_workers=False, timeout=timedelta(seconds=SILENCE)
-        )
+        self.store = _store(self.host, port, not job.node)
         self.port: int = self.store.port
         self.first, self.size = 0, job.ranks
         self._beats = 0
@@ -119,6 +117,15 @@ class Nodes:
                     "start `torchcomms run` there too, and see that the port can be reached"
                 )
             time.sleep(TICK)
+
+
+def _store(host: str, port: int, hosting: bool) -> TCPStore:
+    try:
+        patience = timedelta(seconds=SILENCE)
+        return TCPStore(host, port, is_master=hosting, wait_for_workers=False, timeout=patience)
+    except RuntimeError as error:
+        what = "cannot be opened here: choose another port" if hosting else "is no store of `torchcomms run`"
+        raise InvalidCall(f"rendezvous {host}:{port} {what} ({str(error).splitlines()[0]})") from error
 
 
 def _key(word: str, node: int) -> str:

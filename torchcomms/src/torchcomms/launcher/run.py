@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Event
 from types import FrameType
 
 from torchcomms.launcher.job import Job
@@ -28,11 +29,12 @@ def launch(job: Job, show: Show | None = None) -> int:
     machine, or 130.
 
     `show` gets every line that a rank writes, and by default prints it. When this returns, no process that it started
-    is left. Call it from the main thread. Raises `CommsTimeout` when other machines do not come.
+    is left. Call it from the main thread. A first SIGINT or SIGTERM gives the ranks `job.grace` seconds, a second none.
+    Raises `CommsTimeout` when other machines do not come, and `InvalidCall` for a rendezvous that is none.
     """
     ranks: list[Rank] = []
     streams = Streams(show or printer(prefix=True))
-    with _interruptible():
+    with _interruptible() as hurry:
         try:
             nodes = Nodes(job)
             nodes.meet()
@@ -40,33 +42,36 @@ def launch(job: Job, show: Show | None = None) -> int:
                 ranks.append(start(job, nodes, local))
                 streams.add(ranks[-1])
             failed, trouble = _watch(ranks, streams, nodes)
-            _end(ranks, streams, job.grace)
+            _end(ranks, streams, job.grace, hurry)
             return _verdict(ranks, failed, trouble, nodes)
         except Interrupt as caught:
             _say(f"{caught}: ending {len(ranks)} ranks")
-            _end(ranks, streams, job.grace)
+            _end(ranks, streams, job.grace, hurry)
             if ranks:
                 nodes.leave(f"interrupted by {caught}")
             return INTERRUPTED
         finally:
-            _end(ranks, streams, 0.0)
+            _end(ranks, streams, 0.0, hurry)
             streams.close()
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Turn SIGINT and SIGTERM into `Interrupt`, the first time; while ranks are being ended they are ignored."""
+def _interruptible() -> Iterator[Event]:
+    """Turn SIGINT and SIGTERM into `Interrupt`, the first time; after that they set the event that is yielded."""
+    hurry, caught = Event(), Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in before:
-            signal.signal(each, signal.SIG_IGN)
+        if caught.is_set():
+            hurry.set()
+            return
+        caught.set()
         raise Interrupt(signal.Signals(number).name)
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:
         signal.signal(number, interrupt)
     try:
-        yield
+        yield hurry
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -86,12 +91,12 @@ def _watch(ranks: Sequence[Rank], streams: Streams, nodes: Nodes) -> tuple[list[
             return [], trouble
 
 
-def _end(ranks: Sequence[Rank], streams: Streams, grace: float) -> None:
+def _end(ranks: Sequence[Rank], streams: Streams, grace: float, hurry: Event) -> None:
     """Ask the ranks to stop, kill those that do not within `grace` seconds, and pass on their last words."""
     for rank in ranks:
         rank.ask()
     until = time.monotonic() + grace
-    while time.monotonic() < until and any(rank.code is None for rank in ranks):
+    while time.monotonic() < until and not hurry.is_set() and any(rank.code is None for rank in ranks):
         streams.pump(TICK)
     for rank in ranks:
         rank.kill()
