@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from torchcomms import fingerprint
@@ -230,19 +231,19 @@ class Queue:
             if not (isinstance(failure, PeerFailed) and self._advance(head, 0.0)):
                 self.fail(failure)
 
-    def _heard(self) -> dict[int, Call]:
-        stories = {rank: self._group.hear(rank) for rank in range(self._size)}
+    def _calls(self, hear: Callable[[int], bytes]) -> dict[int, Call]:
+        stories = {rank: hear(rank) for rank in range(self._size)}
         return {rank: Call.unpack(story) for rank, story in stories.items() if len(story) >= fingerprint.SIZE}
 
     def _late(self, head: Request) -> CommsTimeout:
         missing = frozenset(self._group.late() if head.begun else ())
-        calls = {rank: str(call) for rank, call in {**self._heard(), self._rank: head.call()}.items()}
+        calls = {rank: str(call) for rank, call in {**self._calls(self._group.hear), self._rank: head.call()}.items()}
         who = f"{name(missing)} did not come to" if missing else "nothing could begin:"
         words = f"{who} {head.call()} in time{fingerprint.told(calls, missing)}"
         return CommsTimeout(words, missing=missing, calls=calls)
 
     def _mismatch(self, head: Request) -> CommsError:
-        calls = {**self._heard(), self._rank: head.call()}
+        calls = {**self._calls(self._group.heard), self._rank: head.call()}
         try:
             fingerprint.compare({rank: call.pack() for rank, call in calls.items()})
         except CollectiveMismatch as error:

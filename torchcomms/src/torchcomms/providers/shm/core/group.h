@@ -48,10 +48,15 @@ struct story {
     _Atomic uint64_t words[(STORY - 8) / 8];
 };
 
+struct tale {
+    size_t length;
+    unsigned char text[STORY];
+};
+
 /* Numbers that Python passes and gets; see call.py. */
 enum kind {
     BARRIER, BROADCAST, ALL_REDUCE, REDUCE, SCAN, ALL_GATHER, GATHER, SCATTER, ALL_TO_ALL, REDUCE_SCATTER,
-    TELL /* no operation: a round in which stories are told */
+    TELL /* no operation: stories were told, now all ranks read them */
 };
 enum status { DONE, PENDING, MISMATCH, LENGTHS, BUSY, CLOSED };
 
@@ -94,6 +99,7 @@ struct group {
     struct block *ins, *outs; /* one for each rank, of the operation at hand */
     uint64_t *places;
     const void **parts;
+    struct tale *tales; /* what the ranks told at the last mismatch */
 };
 
 struct patience {
@@ -117,7 +123,7 @@ bool round_arrived(struct group *group);
 bool round_wait(struct group *group, uint64_t spin_ns, uint64_t until);
 bool round_reached(const struct group *group, uint32_t rank);
 void story_tell(struct group *group, const unsigned char *text, size_t length);
-size_t story_hear(const struct group *group, uint32_t rank, unsigned char *text);
+void story_hear(const struct group *group, uint32_t rank, struct tale *tale);
 uint64_t now_ns(void);
 void count_up(_Atomic uint32_t *counter);
 uint32_t count_wait(_Atomic uint32_t *counter, uint32_t seen, uint64_t park_ns);

@@ -98,20 +98,21 @@ void story_tell(struct group *group, const unsigned char *text, size_t length) {
     atomic_store_explicit(&mine->round, group->round, memory_order_release);
 }
 
-/* 0 unless the rank has told one in the round that it is in. A torn one is possible, if the rank goes on just now. */
-size_t story_hear(const struct group *group, uint32_t rank, unsigned char *text) {
+/* Empty unless the rank has told one in one of the last three rounds: of those after a mismatch it may be in the second
+ * when another is in the first. A torn one is possible, if the rank goes on just now. */
+void story_hear(const struct group *group, uint32_t rank, struct tale *tale) {
     const struct story *theirs = &group->stories[rank];
     uint32_t even = atomic_load_explicit(&group->cells[rank][0].flag, memory_order_acquire);
     uint32_t odd = atomic_load_explicit(&group->cells[rank][1].flag, memory_order_acquire);
     uint32_t told = atomic_load_explicit(&theirs->round, memory_order_acquire);
-    /* After a mismatch it is told in one round and read in the next. */
-    if (told != even && told != odd) return 0;
+    tale->length = 0;
+    if ((behind(even, odd) ? odd : even) - told > 2) return;
     size_t length = atomic_load_explicit(&theirs->length, memory_order_relaxed);
     for (size_t word = 0; word * 8 < length; word++) {
         uint64_t value = atomic_load_explicit(&theirs->words[word], memory_order_relaxed);
-        memcpy(text + word * 8, &value, 8);
+        memcpy(tale->text + word * 8, &value, 8);
     }
-    return length;
+    tale->length = length;
 }
 
 void count_up(_Atomic uint32_t *counter) {

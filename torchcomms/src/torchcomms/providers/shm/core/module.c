@@ -232,11 +232,19 @@ static PyObject *comm_tell(PyObject *object, PyObject *text) {
 static PyObject *comm_hear(PyObject *object, PyObject *rank) {
     Comm *self = (Comm *)object;
     uint64_t wanted = number(rank);
-    unsigned char text[STORY];
+    struct tale tale = {0};
+    if (failed()) return NULL;
+    if (self->base && wanted < self->group.layout.size) story_hear(&self->group, (uint32_t)wanted, &tale);
+    return PyBytes_FromStringAndSize((char *)tale.text, (Py_ssize_t)tale.length);
+}
+
+static PyObject *comm_heard(PyObject *object, PyObject *rank) {
+    Comm *self = (Comm *)object;
+    uint64_t wanted = number(rank);
     if (failed()) return NULL;
     bool there = self->base && wanted < self->group.layout.size;
-    size_t length = there ? story_hear(&self->group, (uint32_t)wanted, text) : 0;
-    return PyBytes_FromStringAndSize((char *)text, (Py_ssize_t)length);
+    struct tale *tale = there ? &self->group.tales[wanted] : &(struct tale){0};
+    return PyBytes_FromStringAndSize((char *)tale->text, (Py_ssize_t)tale->length);
 }
 
 static PyObject *comm_heap(PyObject *object, PyObject *rank) {
@@ -288,6 +296,7 @@ static PyMethodDef METHODS[] = {
     {"heap", comm_heap, METH_O, NULL},            {"close", comm_close, METH_NOARGS, NULL},
     {"abandon", comm_abandon, METH_NOARGS, NULL}, {"pin", comm_pin, METH_NOARGS, NULL},
     {"unpin", comm_unpin, METH_NOARGS, NULL},     {"calls", comm_calls, METH_NOARGS, NULL},
+    {"heard", comm_heard, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot SLOTS[] = {

@@ -47,8 +47,9 @@ bool group_attach(struct group *g, unsigned char *base, uint32_t rank, const str
     g->outs = calloc(l->size, sizeof *g->outs);
     g->places = calloc(l->size, sizeof *g->places);
     g->parts = calloc(l->size, sizeof *g->parts);
+    g->tales = calloc(l->size, sizeof *g->tales);
     g->round = atomic_load(&g->cells[rank][0].flag);
-    return g->ins && g->outs && g->places && g->parts;
+    return g->ins && g->outs && g->places && g->parts && g->tales;
 }
 
 void group_detach(struct group *g) {
@@ -57,6 +58,7 @@ void group_detach(struct group *g) {
     free(g->outs);
     free(g->places);
     free((void *)g->parts);
+    free(g->tales);
     memset(g, 0, sizeof *g);
 }
 
@@ -122,6 +124,7 @@ static uint64_t rounds_needed(const struct group *g) {
     case SCATTER: return at_least_one(op->root == g->rank ? ceiling(longest(g, g->ins), g->region) : 0);
     case ALL_TO_ALL:
     case REDUCE_SCATTER: return at_least_one(ceiling(longest(g, g->ins), g->region));
+    case TELL: return 2; /* the second tells that all have read */
     default: return 1;
     }
 }
@@ -317,6 +320,9 @@ static void take(struct group *g) {
         op->fold(op->tensor.data + offset, g->parts, g->layout.size, length / op->item, op->factor);
         return;
     }
+    case TELL:
+        for (uint32_t rank = 0; rank < g->layout.size && !op->round; rank++) story_hear(g, rank, &g->tales[rank]);
+        return;
     default: return;
     }
 }
