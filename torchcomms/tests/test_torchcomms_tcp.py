@@ -52,7 +52,7 @@ def test_room_that_a_receive_has_freed_counts_again():
 
 def needing(backend):
     if backend.rank == 1:
-        with backend.engine._changed:
+        with backend.engine._lock:
             backend.engine._bury(2)  # as if its machine were silent; rank 0 has not noticed yet
         backend.close()
     elif backend.rank == 0:

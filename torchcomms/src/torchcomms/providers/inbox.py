@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def memory_of(tensor: Tensor) -> memoryview:
     """The bytes of a dense CPU tensor, without a copy; the tensor must outlive them."""
-    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+    if not tensor.is_cpu or not tensor.is_contiguous():
         layout = "contiguous" if tensor.is_contiguous() else "strided"
         raise UnsupportedTensor(
             f"a {layout} tensor on {tensor.device} cannot be moved: pass a contiguous CPU tensor, "

@@ -40,13 +40,17 @@ class Engine:
         allowance: Allowance | None = None,
     ) -> None:
         self._rank, self._size, self._owner, self._name = rank, size, os.getpid(), name
-        self._changed = threading.Condition()
+        # Reentrant, since a signal handler may abort the group in the middle of a post.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._sleepers = 0  # threads that wait for another one's poll
         allowance = allowance or Allowance()
         self._links = {peer: Link(peer, connection, allowance) for peer, connection in connections.items()}
         self._lifelines = dict(lifelines or {})
         self._own = Inbox(rank, allowance)
         self._lost: set[int] = set()
         self._left: set[int] = set()
+        self._gone: set[int] = set()  # both
         self._failure: CommsError | None = None
         self._closed = self._polling = False
         self._holding = 0  # blocks of `coalesce` that are open
@@ -65,7 +69,7 @@ class Engine:
 
     def post(self, requests: Sequence[P2P]) -> Batch:
         """Start a batch: receives first, so that what comes in finds its place."""
-        with self._changed:
+        with self._lock:
             if self._failure is not None:
                 raise self._failure
             batch = Batch(requests, self._size)
@@ -73,8 +77,9 @@ class Engine:
                 if not message.sending:
                     self._inbox(message.peer).expect(message)
             self._send(batch)
-            for peer in batch.missing() & self._left:
-                batch.fail(departure(peer))
+            if self._left:
+                for peer in batch.missing() & self._left:
+                    batch.fail(departure(peer))
             if self._polling:
                 self._wake()
         return batch
@@ -85,19 +90,19 @@ class Engine:
 
         Two calls would wake the peer twice, and on a busy machine the first wake-up takes the processor from us.
         """
-        with self._changed:
+        with self._lock:
             self._holding += 1
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._holding -= 1
                 if not self._holding:
                     self._release()
 
     def _release(self) -> None:
         for peer in self._held:
-            if self._failure is None and peer not in self._lost | self._left:
+            if self._failure is None and peer not in self._gone:
                 self._push(self._links[peer])
         self._held.clear()
 
@@ -108,20 +113,20 @@ class Engine:
         for message in batch.messages:
             if message.sending and message.peer == self._rank:
                 self._own.deliver(message)
-            elif message.sending and message.peer not in self._lost | self._left:
+            elif message.sending and message.peer not in self._gone:
                 self._links[message.peer].send(message)
                 self._held[message.peer] = None
         if not self._holding:
             self._release()
 
     def _push(self, link: Link) -> None:
-        key = self._selector.get_key(link.socket)
         link.push()
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.sending else 0)
         if link.broken:
             self._drop(link)
-        elif wanted != key.events:
-            self._selector.modify(link.socket, wanted, key.data)
+        elif link.sending != link.watched:
+            link.watched = link.sending
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.sending else 0)
+            self._selector.modify(link.socket, events, partial(self._moved, link))
 
     def _drop(self, link: Link) -> None:
         """The connection ended: after a goodbye the peer has left, without one it is dead."""
@@ -132,7 +137,7 @@ class Engine:
         self._forget(link.peer)
         link.fail(departure(link.peer))
         # It may have left because of a death that this rank will see later.
-        for peer in link.reader.blamed & self._links.keys() - self._left - self._lost:
+        for peer in link.reader.blamed & self._links.keys() - self._gone:
             self._bury(peer)
 
     def _bury(self, peer: int) -> None:
@@ -140,6 +145,7 @@ class Engine:
         self._forget(peer)
 
     def _forget(self, peer: int) -> None:
+        self._gone.add(peer)
         for connection in (self._links[peer].socket, self._lifelines.pop(peer, None)):
             if connection is not None and connection in self._selector.get_map():
                 self._selector.unregister(connection)
@@ -147,25 +153,37 @@ class Engine:
 
     def test(self, batch: Batch) -> bool:
         """Whether the batch is complete, after one look at the sockets."""
-        with self._changed:
+        with self._lock:
             if not self._outcome(batch) and not self._polling:
                 self._poll(0.0)
             return self._outcome(batch)
 
     def wait(self, batch: Batch, deadline: float) -> None:
         """Block until the batch is complete."""
-        with self._changed:
+        with self._lock:
             spin_until = time.monotonic() + SPIN
             while not self._outcome(batch):
                 now = time.monotonic()
                 if now >= deadline:
                     missing = batch.missing()
                     raise CommsTimeout(f"still waiting for {name_ranks(missing)} at the deadline", missing=missing)
-                patience = min(deadline - now, LONGEST)
                 if self._polling:
-                    self._changed.wait(patience)
+                    self._sleep(min(deadline - now, LONGEST))
+                elif now < spin_until:
+                    self._glance(batch)
                 else:
-                    self._poll(0.0 if now < spin_until else patience)
+                    self._poll(min(deadline - now, LONGEST))
+
+    def _sleep(self, patience: float) -> None:
+        self._sleepers += 1
+        self._changed.wait(patience)
+        self._sleepers -= 1
+
+    def _glance(self, batch: Batch) -> None:
+        """Look at the peers of one batch: cheaper than to ask the selector about all."""
+        for peer in batch.missing() - self._gone - {self._rank}:
+            link = self._links[peer]
+            self._moved(link, selectors.EVENT_READ | (selectors.EVENT_WRITE if link.sending else 0))
 
     def _outcome(self, batch: Batch) -> bool:
         return outcome(batch, self._failure, self._lost)
@@ -178,7 +196,8 @@ class Engine:
         finally:
             self._changed.acquire()
             self._polling = False
-            self._changed.notify_all()
+            if self._sleepers:
+                self._changed.notify_all()
         for key, mask in events:
             if key.fileobj in self._selector.get_map():  # else an earlier event ended it
                 key.data(mask)
@@ -210,7 +229,7 @@ class Engine:
 
     def lost(self) -> frozenset[int]:
         """Ranks known to be dead, after one look at the sockets."""
-        with self._changed:
+        with self._lock:
             if self._failure is None and not self._polling:
                 self._poll(0.0)
             return frozenset(self._lost)
@@ -226,7 +245,7 @@ class Engine:
 
     def end(self, failure: CommsError) -> None:
         """Every wait, now and later, ends with `failure`."""
-        with self._changed:
+        with self._lock:
             self._failure = failure
             self._wake()
             self._changed.notify_all()
@@ -244,8 +263,9 @@ class Engine:
             self._abandon()
             return
         self.end(CommsClosed(f"this {self._name} backend is closed; open a new one"))
-        with self._changed:
-            self._changed.wait_for(lambda: not self._polling)
+        with self._lock:
+            while self._polling:
+                self._sleep(LONGEST)
             if self._closed:
                 return
             self._closed = True
@@ -262,7 +282,7 @@ class Engine:
         )
         self._closed = True
         # Locks may be held by threads that do not exist here, so nothing is locked; the child has one thread.
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
         self._selector.close()
         links = (link.socket for link in self._links.values())
         for end in (*links, *self._lifelines.values(), self._wake_in, self._wake_out):

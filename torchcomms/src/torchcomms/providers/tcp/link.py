@@ -18,14 +18,14 @@ TURNS = 8  # reads from one peer before the others get their turn
 class Link:
     """A non-blocking socket with its queue of sends and its frame reader."""
 
-    __slots__ = ("_sends", "broken", "inbox", "overflow", "peer", "reader", "socket")
+    __slots__ = ("_sends", "broken", "inbox", "overflow", "peer", "reader", "socket", "watched")
 
     def __init__(self, peer: int, connection: socket.socket, allowance: Allowance) -> None:
         connection.setblocking(False)
         self.peer, self.socket = peer, connection
         self.inbox = Inbox(peer, allowance)
         self.reader = wire.FrameReader(self.inbox)
-        self.broken = False
+        self.broken = self.watched = False  # watched: for room to send
         self.overflow: EarlyOverflow | None = None  # after it the stream cannot be read on
         self._sends: deque[tuple[memoryview, Message | None]] = deque()
 
