@@ -44,7 +44,7 @@ def test_sizes_that_are_none(text):
 
 @unit
 def test_bus_bandwidth_is_that_of_nccl_tests():
-    factors = {name: Plan.read(name, "8", 4).bus_factor() for name in OPERATIONS}
+    factors = {name: Plan.read(name, "8", 2).bus_factor(4) for name in OPERATIONS}
     assert factors == {
         "all_gather": 0.75,
         "all_reduce": 1.5,
@@ -65,7 +65,7 @@ def test_a_plan_survives_its_way_to_the_ranks():
 @unit
 def test_the_table_has_bandwidths_the_ratio_to_the_peer_and_who_was_wrong():
     spread = {"median": 1000.0, "p10": 900.0, "p90": 1100.0}
-    row = Row(4_000_000, 10, {"shm": spread, "gloo": {**spread, "median": 2500.0}}, ("gloo",))
+    row = Row(4, 4_000_000, 10, {"shm": spread, "gloo": {**spread, "median": 2500.0}}, ("gloo",))
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(table(Plan.read("all_reduce", "4000000", 4), [row]))
     text = console.export_text()
@@ -97,6 +97,7 @@ def test_every_operation_is_right_and_timed_beside_a_peer(ranks, tmp_path, opera
     rows = [Row.load(line.removeprefix(MARKER)) for line in written.splitlines()]
     assert len(rows) == plan.rows()
     for row in rows:
+        assert row.ranks == 3
         assert set(row.times) == {"tcp", "gloo"}
         assert "tcp" not in row.wrong
         assert all(0 < times["p10"] <= times["median"] <= times["p90"] for times in row.times.values())

@@ -1,4 +1,4 @@
-"""The command `torchcomms`: `run` starts ranks, `bench` measures collectives, `doctor` says what works here."""
+"""The command `torchcomms`: `run` starts ranks, `bench` and `tune` measure, `doctor` says what works here."""
 
 from __future__ import annotations
 
@@ -76,6 +76,9 @@ def bench(
     device: Annotated[str, typer.Option(help="Where the tensors live.")] = "cpu",
     peer: Annotated[str, typer.Option(help="Measure torch.distributed with this backend too: gloo, nccl, …")] = "",
     seconds: Annotated[float, typer.Option(min=0.001, help="About how long to measure each size.")] = 0.3,
+    nnodes: Annotated[int, typer.Option(min=1, help="How many machines take part; run this on each.")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="Which of them this is; 0 prints the table.")] = 0,
+    rendezvous: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where node 0 is reached.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Time a collective over sizes: median, percentiles, bandwidth, and whether the results are right.
@@ -84,15 +87,19 @@ def bench(
     exchanging, 1 for broadcast and reduce; it compares with the speed of the link whatever n is.
     """
     from torchcomms.bench import Plan, main
-    from torchcomms.errors import InvalidCall
+    from torchcomms.errors import CommsTimeout, InvalidCall
 
     try:
         plan = Plan.read(
             operation, sizes, ranks, backend=backend, dtype=dtype, device=device, peer=peer, seconds=seconds
         )
+        code = main(plan, as_json, nodes=nnodes, node=node_rank, rendezvous=rendezvous)
     except InvalidCall as error:
         raise typer.BadParameter(str(error)) from None
-    raise typer.Exit(main(plan, as_json))
+    except CommsTimeout as error:
+        typer.echo(f"torchcomms: {error}", err=True)
+        code = 1
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -138,6 +145,41 @@ def trace(
         raise typer.BadParameter(str(error)) from None
     for line in lines:
         typer.echo(line)
+
+
+@app.command()
+def tune(
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=2, help="How many ranks to start.")] = 2,
+    backend: Annotated[str, typer.Option(help="The backend whose derived operations are measured.")] = "tcp",
+    operation: Annotated[list[str] | None, typer.Option("-o", help="An operation; may be repeated. All.")] = None,
+    size: Annotated[list[int] | None, typer.Option("-s", help="Bytes; may be repeated. 8 to 4 MiB.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Calls of each case.")] = 10,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be measured.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Only print what is cached.")] = False,
+) -> None:
+    """Measure which algorithm is fastest for each operation and size on this machine, and remember it.
+
+    Communicators opened later on machines like this one use the result, whatever the size of their group: groups of
+    up to N ranks go by what N ranks gave.
+    """
+    from rich.console import Console
+
+    from torchcomms.errors import CommsError
+    from torchcomms.tuner import plan_of, show_cached
+    from torchcomms.tuner import tune as measure
+
+    console = Console()
+    if show:
+        raise typer.Exit(show_cached(backend, console))
+    try:
+        measure(
+            plan_of(backend, ranks, tuple(operation or ()), tuple(size or ()), repeats),
+            dry_run=dry_run,
+            console=console,
+        )
+    except CommsError as error:
+        typer.echo(f"torchcomms: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 def main() -> None:

@@ -26,7 +26,10 @@ FACTOR = 2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One operation over several sizes; `sizes` are bytes of the longest tensor that a rank passes."""
+    """One operation over several sizes, on `ranks` ranks of each machine.
+
+    `sizes` are bytes of the longest tensor that a rank passes.
+    """
 
     operation: str
     sizes: tuple[int, ...]
@@ -67,10 +70,10 @@ class Plan:
         fields = json.loads(text)
         return cls(**{**fields, "sizes": tuple(fields["sizes"])})
 
-    def bus_factor(self) -> float:
-        """What algorithm bandwidth is multiplied by to get bus bandwidth."""
+    def bus_factor(self, ranks: int) -> float:
+        """What algorithm bandwidth is multiplied by to get bus bandwidth, for that many ranks in all."""
         ring = _RING.get(self.operation)
-        return 1.0 if ring is None else ring * (self.ranks - 1) / self.ranks
+        return 1.0 if ring is None else ring * (ranks - 1) / ranks
 
     def rows(self) -> int:
         """How many rows come out."""
@@ -79,8 +82,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One size: microseconds of the slowest rank by subject (the backend, then the peer), and who was wrong."""
+    """One size: microseconds of the slowest of all ranks by subject (the backend, then the peer), and who was wrong."""
 
+    ranks: int
     bytes: int
     calls: int
     times: Mapping[str, Mapping[str, float]]
@@ -90,7 +94,7 @@ class Row:
     def load(cls, text: str) -> Self:
         """From JSON."""
         fields = json.loads(text)
-        return cls(fields["bytes"], fields["calls"], fields["times"], tuple(fields["wrong"]))
+        return cls(fields["ranks"], fields["bytes"], fields["calls"], fields["times"], tuple(fields["wrong"]))
 
     def bandwidth(self, subject: str) -> float:
         """Bytes over median time, in GB/s: algbw."""

@@ -122,7 +122,8 @@ class Bench:
         made = {name: inner * samples * ROUNDS for name, (inner, samples) in shots.items()}
         spread = {name: spread_of(values) for name, values in times.items()}
         size = 0 if self.plan.operation == "barrier" else count * dtype.itemsize
-        return {"bytes": size, "calls": made[self.comm.get_backend()], "times": spread, "wrong": wrong}
+        facts = {"ranks": self.comm.get_size(), "bytes": size}
+        return {**facts, "calls": made[self.comm.get_backend()], "times": spread, "wrong": wrong}
 
     def is_right(self, call: Call, tensor: Tensor, output: Tensor) -> bool:
         """Whether one call gives what it must on this rank."""

@@ -20,12 +20,16 @@ MARKER = "torchcomms-bench "
 MODULE = "torchcomms.bench.rank"
 
 
-def main(plan: Plan, as_json: bool) -> int:
-    """Measure and print; the exit code, 1 if a result of the backend was wrong."""
-    console, rows = Console(), list[Row]()
-    progress = Progress(
-        TextColumn(f"{plan.operation} on {plan.ranks} ranks"), BarColumn(), MofNCompleteColumn(), transient=True
+def main(plan: Plan, as_json: bool, *, nodes: int = 1, node: int = 0, rendezvous: str = "") -> int:
+    """Measure and print, on node 0; the exit code, 1 if a result of the backend was wrong.
+
+    With several machines each runs this; see `Job` for the last three arguments.
+    """
+    job = Job(
+        (sys.executable, "-u", "-m", MODULE, plan.dump()), plan.ranks, nodes=nodes, node=node, rendezvous=rendezvous
     )
+    console, rows = Console(), list[Row]()
+    progress = Progress(TextColumn(plan.operation), BarColumn(), MofNCompleteColumn(), transient=True)
     task = progress.add_task("", total=plan.rows())
 
     def show(rank: int, is_error: bool, line: str, end: str) -> None:
@@ -36,7 +40,9 @@ def main(plan: Plan, as_json: bool) -> int:
             print(f"[{rank}] {line}", end=end, file=sys.stderr, flush=True)
 
     with progress if console.is_terminal and not as_json else nullcontext():
-        code = launch(Job((sys.executable, "-u", "-m", MODULE, plan.dump()), plan.ranks), show)
+        code = launch(job, show)
+    if node:
+        return code
     if as_json:
         print(json.dumps({**facts(plan), "rows": [asdict(row) for row in rows]}))
     elif rows:
@@ -47,13 +53,13 @@ def main(plan: Plan, as_json: bool) -> int:
 def facts(plan: Plan) -> dict[str, object]:
     """What was measured, with what."""
     versions = {"torch": torch.__version__, "torchcomms": torchcomms.__version__}
-    return {"plan": asdict(plan), "versions": versions, "busbw_over_algbw": plan.bus_factor()}
+    return {"plan": asdict(plan), "versions": versions}
 
 
 def table(plan: Plan, rows: list[Row]) -> Table:
     """One line for each size; with a peer also its time, and how many times ours that is."""
     mine, *others = rows[0].times
-    title = f"{plan.operation}, {plan.dtype}, {plan.ranks} ranks on {plan.device}, {mine}"
+    title = f"{plan.operation}, {plan.dtype}, {rows[0].ranks} ranks on {plan.device}, {mine}"
     grid = Table(title=title, caption=f"µs of the slowest rank, GB/s{_wrong(rows)}")
     for head in ("size", "median", "p10", "p90", "algbw", "busbw", "right"):
         grid.add_column(head, justify="right", no_wrap=True)
@@ -67,7 +73,7 @@ def table(plan: Plan, rows: list[Row]) -> Table:
 
 def _cells(plan: Plan, row: Row, mine: str, others: list[str]) -> list[str]:
     ours, speed = row.times[mine], row.bandwidth(mine)
-    moved = [_gigabytes(speed), _gigabytes(speed * plan.bus_factor())] if row.bytes else ["", ""]
+    moved = [_gigabytes(speed), _gigabytes(speed * plan.bus_factor(row.ranks))] if row.bytes else ["", ""]
     right = "no" if mine in row.wrong else "yes"
     cells = [size_name(row.bytes), *(_short(ours[key]) for key in ("median", "p10", "p90")), *moved, right]
     for other in others:
