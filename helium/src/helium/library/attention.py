@@ -18,21 +18,22 @@ def _meaning(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale:
 
 @kernel(name="helium::attention", meaning=_meaning)
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float, causal: bool) -> torch.Tensor:
-    """softmax(q · kᵀ · scale) · v, of q[h, m, d] and k, v[g, n, d], without writing the scores.
+    """softmax(q · kᵀ · scale) · v, of q[h, m, d], k[g, n, d] and v[g, n, e], without writing the scores.
 
     Query heads share keys and values in groups of h/g, a whole number. `causal`: query i sees keys up to i + n - m.
     Computed in float32; no gradient.
     """
-    h, m, d = q.size()
-    g, n, _ = k.size()
-    assert k.shape == v.shape
-    out = torch.empty_like(q)
+    h, m, _ = q.size()
+    g, n, e = v.size()
+    assert k.size(0) == g
+    assert k.size(1) == n
+    out = torch.empty([h, m, e], dtype=q.dtype, device=q.device)
     for head, tile_m in hl.tile([h, m], block_size=[1, None]):
         shared = head.begin // (h // g)
         last = (n - 1) + causal * (tile_m.index - (m - 1))
         top = hl.full([tile_m], float("-inf"))
         total = hl.zeros([tile_m])
-        acc = hl.zeros([tile_m, d])
+        acc = hl.zeros([tile_m, e])
         for tile_n in hl.tile(n):
             scores = (q[head.begin, tile_m, :] @ k[shared, tile_n, :].T).to(torch.float32) * scale
             scores = torch.where(tile_n.index[None, :] <= last[:, None], scores, float("-inf"))
