@@ -43,6 +43,7 @@ def test_hier_keeps_the_contract(form):
     assert not report.unclaimed
 
 
+@pytest.mark.slow
 def test_every_operation_on_every_dtype_over_unequal_hosts():
     report = check_backend(lambda size: world(size, "inproc", "tcp", "aabab"), only=["matrix.five", "matrix.programs"])
     assert not report.failed, str(report)
