@@ -2,5 +2,6 @@
 
 from torchcomms.distributed.operations import CommsGroup
 from torchcomms.distributed.options import Options
+from torchcomms.distributed.placement import place
 
-__all__ = ["CommsGroup", "Options"]
+__all__ = ["CommsGroup", "Options", "place"]
