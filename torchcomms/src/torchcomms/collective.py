@@ -5,6 +5,7 @@ The fingerprint and the first data go out together, so that the check costs no r
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -68,6 +69,52 @@ class Told:
             calls = fingerprint.arrived(packed(self._rows))
             others = fingerprint.told({rank: call for rank, call in calls.items() if rank != self._rank}, late.missing)
             raise CommsTimeout(f"{late}{others}", missing=late.missing, calls=calls) from late
+
+
+class Checked:
+    """A collective that is begun at once, in the order of a device's streams, while the ranks agree: a `Ticket`.
+
+    Its `wait` blocks the host until all ranks have called it, and then orders the stream.
+    """
+
+    __slots__ = ("_deadline", "_exchange", "_lock", "_rows", "_started")
+
+    def __init__(self, backend: Backend, step: Step, call: Call, deadline: float) -> None:
+        self._deadline, self._lock = deadline, threading.Lock()
+        with backend.coalesce():
+            self._rows, exchange = _exchange(backend, call)
+            started = step.begin(deadline)
+        self._exchange: Ticket | None = Told(exchange, backend.rank, self._rows)
+        self._started = None if started is None else Told(started, backend.rank, self._rows)
+
+    def test(self) -> bool:
+        exchange = self._exchange
+        if exchange is not None and not exchange.test():
+            return False
+        self._agree()
+        return self._started is None or self._started.test()
+
+    def wait(self) -> None:
+        self._meet(self._deadline)
+        if self._started is not None:
+            self._started.wait()
+
+    def wait_host(self, deadline: float) -> None:
+        self._meet(deadline)
+        if self._started is not None:
+            self._started.wait_host(deadline)
+
+    def _meet(self, deadline: float) -> None:
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.wait_host(deadline)
+        self._agree()
+
+    def _agree(self) -> None:
+        with self._lock:
+            if self._exchange is not None:
+                fingerprint.compare(packed(self._rows))
+                self._exchange = None
 
 
 def run(backend: Backend, plan: Plan, call: Call, deadline: float) -> Schedule:

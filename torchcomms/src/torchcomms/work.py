@@ -84,16 +84,9 @@ class Work:
 
     def is_completed(self) -> bool:
         """Whether it is complete, without blocking. Raises the operation's error if it failed."""
-        if self._status in _OPEN:
-            try:
-                if not self._ticket.test():
-                    return False
-            except Exception as error:
-                self._settle(error)
-            else:
-                self._settle(None)
+        ended = self._test()
         self._raise()
-        return True
+        return ended
 
     def when_over(self, callback: End) -> None:
         """Call `callback` once with the error or None: at the operation's end or deadline, whichever comes first.
@@ -110,14 +103,22 @@ class Work:
 
     def poll(self) -> bool:
         """Whether nobody need drive it any more: it has ended, or its deadline has passed. Never raises."""
-        try:
-            if self.is_completed():
-                return True
-        except Exception:
+        if self._test():
             return True
         if time.monotonic() < self._deadline:
             return False
         self.pause(0.0)
+        return True
+
+    def _test(self) -> bool:
+        if self._status in _OPEN:
+            try:
+                if not self._ticket.test():
+                    return False
+            except Exception as error:
+                self._settle(error)
+            else:
+                self._settle(None)
         return True
 
     def pause(self, seconds: float) -> None:
@@ -167,6 +168,53 @@ class Work:
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+class StreamWork(Work):
+    """An operation in the order of a device's streams: `wait` lets the current stream wait, and the host go on.
+
+    The results are written back by the thread that waits or asks, in its current stream.
+    """
+
+    __slots__ = ("_finish",)
+
+    def __init__(self, ticket: Ticket, deadline: float, end: End, late: Late, finish: Callable[[], None]) -> None:
+        super().__init__(ticket, deadline, end, late)
+        self._finish: Callable[[], None] | None = finish
+
+    def wait(self, timeout: float | timedelta | None = None) -> None:
+        """Order the current stream after it; with a `timeout`, block the host as `wait_blocking` does."""
+        if timeout is not None:
+            self.wait_blocking(timeout)
+            return
+        self._raise()
+        try:
+            self._ticket.wait()
+        except CommsTimeout as error:
+            self._expire(error)
+            raise
+        except Exception as error:
+            self._settle(error)
+        self._raise()
+        self._deliver()
+
+    def wait_blocking(self, timeout: float | timedelta | None = None) -> None:
+        """Block the host until complete, for `timeout` (seconds) or until the operation's deadline."""
+        super().wait(timeout)
+        self._deliver()
+
+    def is_completed(self) -> bool:
+        """Whether it is complete, without blocking. Raises the operation's error if it failed."""
+        ended = super().is_completed()
+        if ended:
+            self._deliver()
+        return ended
+
+    def _deliver(self) -> None:
+        with self._lock:
+            finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
 
 
 _OPEN = frozenset({WorkStatus.INPROGRESS, WorkStatus.TIMEDOUT})

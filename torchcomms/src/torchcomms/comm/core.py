@@ -22,7 +22,7 @@ from torchcomms.errors import (
     InvalidCall,
     PeerFailed,
 )
-from torchcomms.work import Work
+from torchcomms.work import StreamWork, Work
 
 if TYPE_CHECKING:
     from torchcomms.backend import P2P, Ticket
@@ -79,12 +79,20 @@ class Core(Identity):
         except Exception as error:
             self._ended(operation, op_id, group, None, error)
             raise
-        work = Work(ticket, deadline, partial(self._ended, operation, op_id, group, step), partial(self._failed, group))
-        if async_op:
+        work = self._work(group, operation, op_id, ticket, step, deadline)
+        if async_op or group.ordered:  # the host watches what the device does
             self._progress.watch(work)
-        else:
+        if not async_op:
             work.wait()
         return work
+
+    def _work(
+        self, group: Group, operation: OpName, op_id: int, ticket: Ticket, step: Step | None, deadline: float
+    ) -> Work:
+        late = partial(self._failed, group)
+        if group.ordered and step is not None:
+            return StreamWork(ticket, deadline, partial(self._ended, operation, op_id, group, None), late, step.finish)
+        return Work(ticket, deadline, partial(self._ended, operation, op_id, group, step), late)
 
     def _ended(self, operation: OpName, op_id: int, group: Group, step: Step | None, error: Exception | None) -> None:
         if error is None and step is not None:

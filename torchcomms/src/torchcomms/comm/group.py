@@ -24,18 +24,28 @@ SHORT = 32 << 10  # bytes of all tensors together up to which a collective fills
 
 
 class Group:
-    """A backend that checks mismatches inline gets every operation at once and keeps its own order; over another the
-    fingerprints are exchanged and the collectives run one after another."""
+    """`inline`: the backend checks mismatches itself; it gets every operation at once and keeps its own order.
+
+    `ordered`: it works in the order of a device's streams, so it gets every operation at once too, in the stream that
+    is current then. Over other backends the collectives run one after another.
+    """
 
     def __init__(self, backend: Backend, device: torch.device, name: str) -> None:
         self.backend, self.device, self.name = backend, device, name
-        self.inline = type(backend).capabilities().mismatch == "inline"
+        capabilities = type(backend).capabilities()
+        self.inline = capabilities.mismatch == "inline"
+        self.ordered = capabilities.stream_ordered
         self.failure: CommsError | None = None
         self._sequencer = Sequencer()
         self._order = threading.Lock()
         self._calls = 0
         self._announced = False
         self._owner = os.getpid()
+
+    @property
+    def direct(self) -> bool:
+        """Whether operations run on the caller's own dense tensors."""
+        return self.inline or self.ordered
 
     def check(self) -> None:
         """Raise a named error if the group is of no more use."""
@@ -76,6 +86,9 @@ class Group:
                 return ticket, step
             self._calls += 1
             call = plan.call(self._calls)
+            if self.ordered:
+                (step,) = plan.steps
+                return collective.Checked(self.backend, step, call, deadline), step
             schedule = self._fenced(collective.run(self.backend, plan, call, deadline))
             return self._sequencer.start(call, schedule, deadline), None
 
@@ -111,4 +124,4 @@ class Group:
 
         A backend that checks inline touches nothing before the ranks agree.
         """
-        return not self.inline and sum(tensor.nbytes for tensor in tensors) <= SHORT
+        return not self.direct and sum(tensor.nbytes for tensor in tensors) <= SHORT

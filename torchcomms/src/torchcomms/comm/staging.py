@@ -2,7 +2,7 @@
 
 Reductions in place are staged for backends that do not do so themselves: they run on copies, in pieces of at most
 `PIECE` bytes, and each piece is written back whole when it is through. So after a mismatch, a death, an abort or a
-timeout a piece of the caller's tensor is either as it was or completely reduced.
+timeout a piece of the caller's tensor is either as it was or completely reduced. On accelerators nothing is staged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def staged(
     group: Group, tensor: Tensor, begin: Callable[[Tensor, float], Ticket], *, written: bool = True
 ) -> Iterable[Step]:
     """The steps of a reduction in place; `written` tells whether this rank's tensor takes the result."""
-    if group.inline:
+    if group.direct:
         buffer = layout.dense(tensor)
         return [
             Step(lambda deadline: begin(buffer, deadline), [tensor] if written else [], [buffer] if written else [])
