@@ -37,27 +37,27 @@ class ShmExpress:
         # A subclass of Tensor may not have its values at its data pointer.
         if self._pending or (type(tensor) is not Tensor and type(tensor) is not Parameter) or not tensor.is_cpu:
             return False
-        codes = _CODES.get(tensor.dtype)
-        if codes is None or not tensor.is_contiguous():
+        try:
+            code = _CODES[tensor.dtype][op.kind]
+        except KeyError:
             return False
-        reduction, count = codes.get(op.kind), tensor.numel()
+        count = tensor.numel()
         # Imaginary parts of conjugates are lazily negated, and contiguous only if there is just one.
-        if reduction is None or (count == 1 and tensor.is_neg()):
+        if not tensor.is_contiguous() or (count == 1 and tensor.is_neg()):
             return False
-        status = self._all_reduce(tensor.data_ptr(), count, codes[DTYPE], reduction)
+        status = self._all_reduce(tensor.data_ptr(), count, code)
         return self._go_on(status, Kind.ALL_REDUCE, tensor, op, 0) if status else True
 
     def broadcast(self, tensor: Tensor, root: int) -> bool:
         """Done, or False if it has to go the general way."""
         if self._pending or (type(tensor) is not Tensor and type(tensor) is not Parameter) or not tensor.is_cpu:
             return False
-        codes = _CODES.get(tensor.dtype)
-        if codes is None or not tensor.is_contiguous() or not 0 <= root < self._size:
+        number, count = DTYPES.get(tensor.dtype), tensor.numel()
+        if number is None or not tensor.is_contiguous() or (count == 1 and tensor.is_neg()):
             return False
-        count = tensor.numel()
-        if count == 1 and tensor.is_neg():
+        if not 0 <= root < self._size:
             return False
-        status = self._broadcast(tensor.data_ptr(), count, codes[DTYPE], root)
+        status = self._broadcast(tensor.data_ptr(), count, number, root)
         return self._go_on(status, Kind.BROADCAST, tensor, None, root) if status else True
 
     def barrier(self) -> bool:
@@ -75,17 +75,14 @@ class ShmExpress:
         return True
 
 
-DTYPE = ""  # the key of a dtype's own number
-
-
-def _numbers(dtype: torch.dtype) -> dict[str, int]:
-    """The numbers of a dtype and of its reductions without a factor."""
+def _codes(dtype: torch.dtype) -> dict[str, int]:
+    """The core's numbers of a dtype's reductions without a factor."""
     kinds = REDUCTIONS.keys() - {"premul_sum"}
     if dtype is torch.bool:
         kinds -= {"avg"}
     elif dtype.is_floating_point:
         kinds -= {"band", "bor", "bxor"}
-    return {DTYPE: DTYPES[dtype], **{kind: REDUCTIONS[kind] for kind in kinds}}
+    return {kind: DTYPES[dtype] + 256 * REDUCTIONS[kind] for kind in kinds}
 
 
-_CODES = {dtype: _numbers(dtype) for dtype in DTYPES}
+_CODES = {dtype: _codes(dtype) for dtype in DTYPES}

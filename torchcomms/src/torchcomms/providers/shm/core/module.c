@@ -122,12 +122,15 @@ static PyObject *arguments(const char *name, Py_ssize_t wanted) {
     return PyErr_Format(PyExc_TypeError, "%s takes %zd arguments", name, wanted);
 }
 
+/* all_reduce(address, elements, dtype + 256 * reduction) -> status */
 static PyObject *comm_all_reduce(PyObject *self, PyObject *const *args, Py_ssize_t count) {
-    if (count != 4) return arguments("all_reduce", 4);
-    uint64_t dtype = number(args[2]);
+    if (count != 3) return arguments("all_reduce", 3);
+    uint64_t code = number(args[2]), dtype = code & 255;
     struct block tensor = {(unsigned char *)number(args[0]), number(args[1]) * fold_item((uint32_t)dtype)};
-    return whole((Comm *)self, ALL_REDUCE, tensor, dtype, number(args[3]), 0);
+    return whole((Comm *)self, ALL_REDUCE, tensor, dtype, code >> 8, 0);
 }
+
+/* broadcast(address, elements, dtype, root) -> status */
 
 static PyObject *comm_broadcast(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     if (count != 4) return arguments("broadcast", 4);
