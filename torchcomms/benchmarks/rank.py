@@ -19,7 +19,9 @@ PATIENCE = 60.0  # seconds for a group to meet
 
 
 class Ours:
-    """A communicator of torchcomms."""
+    """A communicator of torchcomms; its store is at `address`."""
+
+    address = "127.0.0.1"
 
     def __init__(self, backend, rank, size):
         import torch
@@ -31,14 +33,14 @@ class Ours:
     def host(self):
         from torch.distributed import TCPStore
 
-        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = TCPStore(self.address, 0, is_master=True, wait_for_workers=False)
         return self.store.port
 
     def prepare(self, port):
         """Connect to the store: what a launcher has done before, too."""
         from torch.distributed import TCPStore
 
-        self.store = self.store or TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        self.store = self.store or TCPStore(self.address, port, is_master=False, wait_for_workers=False)
 
     def open(self, name):
         import torchcomms

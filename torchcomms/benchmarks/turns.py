@@ -30,9 +30,16 @@ def compare(
 ) -> tuple[list, list[str]]:
     """Rows of all cases over all libraries that are there, and what the others lack; the first name is ours."""
     groups, absent = worlds(names, size)
+    return measured(cases, groups, absent, size, rounds, limits)
+
+
+def measured(
+    cases: Sequence[Case], groups: list[World], absent: list[str], size: int, rounds: int, limits: Sequence[str]
+) -> tuple[list, list[str]]:
+    """Rows of all cases over groups that are open and are closed at the end; adds to what is `absent`."""
     limit = None
     try:
-        limit = Limit()
+        limit = Limit() if limits else None
     except (Failed, ImportError, OSError) as error:
         absent.append(str(error))
     try:
