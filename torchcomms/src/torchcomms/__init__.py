@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         SendOptions,
     )
     from torchcomms.comm.singles import AllGatherPHandle
+    from torchcomms.device_mesh import init_device_mesh
     from torchcomms.discovery import backends, find
     from torchcomms.errors import CollectiveMismatch, CommsAborted, CommsClosed, CommsError, CommsTimeout, PeerFailed
     from torchcomms.work import TorchWork, Work, WorkStatus
@@ -122,6 +123,7 @@ _HOMES = {
     "WorkStatus": "torchcomms.work",
     "backends": "torchcomms.discovery",
     "find": "torchcomms.discovery",
+    "init_device_mesh": "torchcomms.device_mesh",
     "new_comm": "torchcomms.comm",
 }
 _MODULES = frozenset({"hooks", "objcol"})
@@ -181,6 +183,7 @@ __all__ = [
     "backends",
     "find",
     "hooks",
+    "init_device_mesh",
     "new_comm",
     "objcol",
 ]
