@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 PATIENCE = 120.0  # seconds that one call on all ranks may take; then the ranks that are late are killed
 HOST = "127.0.0.1"
+# The command too: each rank runs the main script again, down to its `if __name__ == "__main__"`.
+PRELOADED = ["torchcomms.testing", "torchcomms.comm", "torchcomms.cli"]
 
 
 class RankEnded(ConnectionError):
@@ -36,7 +38,7 @@ class Rank:
 
     def __init__(self, opener: Callable[..., Any], rank: int, size: int, port: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["__main__", "torchcomms.testing.rank", "torchcomms.comm"])
+        context.set_forkserver_preload(PRELOADED)
         self.number = rank
         self.pipe, theirs = context.Pipe()
         arguments = (theirs, opener, rank, size, HOST, port)

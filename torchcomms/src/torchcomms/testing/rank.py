@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Callable
 from datetime import timedelta
@@ -18,6 +19,7 @@ from torchcomms.testing.world import shut
 def serve(pipe: Connection, opener: Callable[..., Any], rank: int, size: int, host: str, port: int) -> None:
     """Answer requests until the pipe ends; each answer is a result or an exception."""
     torch.set_num_threads(1)
+    gc.freeze()  # a collection would copy every page of what the server has imported
     store = cast(Store, TCPStore(host, port, is_master=False, timeout=timedelta(minutes=2)))
     members: dict[int, Any] = {}
     while True:
