@@ -80,7 +80,8 @@ class Core(Identity):
             self._ended(operation, op_id, group, None, error)
             raise
         work = self._work(group, operation, op_id, ticket, step, deadline)
-        if async_op or group.ordered:  # the host watches what the device does
+        # On a device the host watches what goes on; elsewhere what is through at once needs no thread.
+        if group.ordered or (async_op and not work.poll()):
             self._progress.watch(work)
         if not async_op:
             work.wait()
