@@ -19,10 +19,10 @@ from datetime import timedelta
 import torch
 
 from torchcomms.backend import P2P
-from torchcomms.errors import CommsClosed, CommsError, CommsTimeout, name_ranks
+from torchcomms.errors import CommsClosed, CommsError, CommsTimeout, EarlyOverflow, name_ranks
 from torchcomms.providers.c10d import frame
 from torchcomms.providers.c10d.link import NOTHING, Group, Link
-from torchcomms.providers.inbox import Batch, Inbox, departure, outcome
+from torchcomms.providers.inbox import Allowance, Arrival, Batch, Inbox, departure, outcome
 from torchcomms.providers.tcp import TcpBackend
 
 LOOK = 0.05  # seconds between two looks at the control channel
@@ -32,19 +32,20 @@ PATIENCE = 1.0  # seconds that a peer may take to read our goodbye
 class GlooEngine:
     """The links of one group and what its ranks wait for."""
 
-    def __init__(self, group: Group, control: TcpBackend) -> None:
+    def __init__(self, group: Group, control: TcpBackend, early_limit: float = float("inf")) -> None:
         self._group, self._control, self._owner = group, control, os.getpid()
         self._rank, self._size = control.rank, control.size
         self._changed = threading.Condition()
-        self._own = Inbox()
+        allowance = Allowance(early_limit)
+        self._own = Inbox(self._rank, allowance)
         self._lost: set[int] = set()
         self._left: set[int] = set()
         self._failure: CommsError | None = None
         self._ending = self._closed = False
         self._looked = time.monotonic()
-        self._links = {peer: Link(group, peer) for peer in range(self._size) if peer != self._rank}
+        self._links = {peer: Link(group, peer, allowance) for peer in range(self._size) if peer != self._rank}
         for link in self._links.values():
-            link.start(self._read, self._confirm)
+            link.start(self._read)
         _ENGINES.add(self)
 
     def post(self, requests: Sequence[P2P]) -> Batch:
@@ -109,7 +110,7 @@ class GlooEngine:
             self._changed.notify_all()
 
     def _read(self, link: Link) -> None:
-        """The body of a link's reading thread."""
+        """The body of a link's thread."""
         try:
             while self._take(link):
                 continue
@@ -117,48 +118,55 @@ class GlooEngine:
             with self._changed:
                 if link.peer not in self._left:
                     (self._left if self._ending else self._lost).add(link.peer)
-                self._changed.notify_all()
+        with self._changed:
+            for message in [] if self._ending else link.unconfirmed():
+                message.batch.fail(departure(link.peer))
+            self._changed.notify_all()
 
     def _take(self, link: Link) -> bool:
         """Take one frame, and the payload that it announces; False after a goodbye."""
         head = link.next_frame()
-        kind, tag, length = frame.parse(head)
+        kind, number, length = frame.parse(head)
         with self._changed:
             if kind != frame.DATA:
-                return self._told(link, kind)
-            arrival = link.inbox.arrive(tag, length)
+                return self._told(link, kind, number, frame.blamed(head, length))
+            arrival = self._arrive(link, number, length)
             if length <= frame.ROOM:
                 arrival.target[:] = frame.payload(head, length)
         if length > frame.ROOM:
             link.fill(arrival.target)
         with self._changed:
             arrival.finish()
+            link.tell_read(at_once=length > frame.ROOM)
             self._changed.notify_all()
         return True
 
-    def _told(self, link: Link, kind: int) -> bool:
-        if kind == frame.SEEN:
+    def _arrive(self, link: Link, tag: int, length: int) -> Arrival:
+        try:
+            return link.inbox.arrive(tag, length)
+        except EarlyOverflow as error:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+            return Arrival(None, length)
+
+    def _told(self, link: Link, kind: int, number: int, blamed: frozenset[int]) -> bool:
+        if kind == frame.READ:
+            link.confirm(number)
+            link.tell_read(at_once=False)
+        elif kind == frame.SEEN:
             link.seen = True
         else:
-            self._left.add(link.peer)
-            link.inbox.fail(departure(link.peer))
-            with suppress(RuntimeError):  # it may have gone without waiting for the answer
-                link.tell(frame.SEEN)
+            self._departed(link, blamed)
         self._changed.notify_all()
-        return kind == frame.SEEN
+        return kind != frame.GOODBYE
 
-    def _confirm(self, link: Link) -> None:
-        """The body of a link's other thread."""
-        while (sending := link.oldest()) is not None:
-            written = sending.wait()
-            if sending.message is None:
-                continue
-            with self._changed:
-                if written:
-                    sending.message.complete()
-                elif not self._ending:
-                    sending.message.batch.fail(departure(link.peer))
-                self._changed.notify_all()
+    def _departed(self, link: Link, blamed: frozenset[int]) -> None:
+        # It may have left because of deaths that this rank will see later.
+        self._lost |= blamed & self._links.keys() - self._left
+        self._left.add(link.peer)
+        link.inbox.fail(departure(link.peer))
+        with suppress(RuntimeError):  # it may have gone without waiting for the answer
+            link.tell(frame.pack(frame.SEEN))
 
     def close(self, *, goodbye: bool = True) -> None:
         """Release threads and descriptors. A forked child leaves the connections alone."""
@@ -184,7 +192,7 @@ class GlooEngine:
         staying = [link for link in self._links.values() if link.peer not in self._lost | self._left]
         for link in staying:
             with suppress(RuntimeError):
-                link.tell(frame.GOODBYE)
+                link.tell(frame.goodbye(self._lost))
         self._changed.wait_for(lambda: all(link.seen or link.peer in self._left for link in staying), PATIENCE)
 
     def _cut(self) -> None:

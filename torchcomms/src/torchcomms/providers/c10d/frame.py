@@ -7,29 +7,41 @@ a longer one follows as a message of its own.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-DATA, GOODBYE, SEEN = range(3)
+# READ says how many frames have been read; GOODBYE names the ranks whose death makes its sender leave; SEEN answers it.
+DATA, READ, GOODBYE, SEEN = range(4)
 ROOM = 8 << 10  # bytes of payload that ride in a frame
-_HEAD = struct.Struct("<qqq")  # kind, tag, bytes of payload
+_HEAD = struct.Struct("<qqq")  # kind, number (the tag of a message), bytes of payload
 LONGEST = _HEAD.size + ROOM
 
 
-def pack(kind: int, tag: int = 0, payload: memoryview | None = None) -> Tensor:
+def pack(kind: int, number: int = 0, payload: memoryview | bytes = b"") -> Tensor:
     """A frame in memory of its own; a payload longer than `ROOM` is only announced."""
-    length = 0 if payload is None else payload.nbytes
-    riding = payload if payload is not None and length <= ROOM else b""
-    return torch.frombuffer(bytearray(_HEAD.pack(kind, tag, length)) + riding, dtype=torch.uint8)
+    head = bytearray(_HEAD.pack(kind, number, len(payload)))
+    return torch.frombuffer(head + payload if len(payload) <= ROOM else head, dtype=torch.uint8)
 
 
 def parse(frame: memoryview) -> tuple[int, int, int]:
-    """Kind, tag and length of the payload."""
-    kind, tag, length = _HEAD.unpack_from(frame)
-    return kind, tag, length
+    """Kind, number and length of the payload."""
+    kind, number, length = _HEAD.unpack_from(frame)
+    return kind, number, length
 
 
 def payload(frame: memoryview, length: int) -> memoryview:
     """The payload that rode along."""
     return frame[_HEAD.size : _HEAD.size + length]
+
+
+def goodbye(lost: Iterable[int]) -> Tensor:
+    """The last frame of a rank that leaves in order and knows of these deaths."""
+    named = sorted(lost)[: ROOM // 4]
+    return pack(GOODBYE, 0, struct.pack(f"<{len(named)}I", *named))
+
+
+def blamed(frame: memoryview, length: int) -> frozenset[int]:
+    """The ranks that a goodbye calls dead."""
+    return frozenset(struct.unpack(f"<{length // 4}I", payload(frame, length)))

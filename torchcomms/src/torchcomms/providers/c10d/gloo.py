@@ -20,6 +20,8 @@ from torchcomms.providers.c10d.probe import why_no_gloo
 from torchcomms.providers.inbox import Batch
 from torchcomms.providers.tcp import TcpBackend
 
+EARLY_LIMIT = 1 << 30  # bytes
+
 
 @dataclass(frozen=True, slots=True)
 class GlooOptions(Options):
@@ -27,10 +29,14 @@ class GlooOptions(Options):
 
     `interface`: the network interface that gloo uses instead, as "eth0" or several as "eth0,eth1"; None: what
     GLOO_SOCKET_IFNAME says, which torch.distributed reads too.
+
+    `early_limit` is the number of bytes that may lie here in messages whose receive is not posted yet, all peers
+    together; beyond it the group fails with `EarlyOverflow`.
     """
 
     host: str | None = None
     interface: str | None = None
+    early_limit: int = EARLY_LIMIT
 
 
 class GlooTicket:
@@ -56,7 +62,7 @@ class GlooBackend(C10dBackend):
     """CPU tensors of every dtype, as bytes over gloo's messages; every collective is derived.
 
     gloo's own collectives are left alone: they end the process when ranks pass different lengths, reduce in another
-    order than that of the ranks, and refuse dtypes. Two threads of this rank serve each peer until `close`.
+    order than that of the ranks, and refuse dtypes. One thread of this rank serves each peer until `close`.
     """
 
     name = "gloo"
@@ -85,7 +91,8 @@ class GlooBackend(C10dBackend):
         settings._threads = 1
         settings._timeout = timedelta(seconds=max(0.001, deadline - time.monotonic()))
         group = library(place, control.rank, control.size, settings)
-        return cls(GlooEngine(group, control), control, device, control.timeout)
+        engine = GlooEngine(group, control, getattr(options, "early_limit", EARLY_LIMIT))
+        return cls(engine, control, device, control.timeout)
 
     def post(self, batch: Sequence[P2P]) -> GlooTicket:
         return GlooTicket(self.engine, self.engine.post(batch), self.timeout)

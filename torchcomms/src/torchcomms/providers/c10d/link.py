@@ -1,25 +1,28 @@
-"""One peer over gloo: a thread that receives whatever it sends, and one that waits until what goes to it is written.
+"""One peer over gloo: what goes to it, and a thread that receives whatever it sends.
 
-Threads, because gloo can neither be asked whether a message is through, nor stop waiting without closing the group.
+A thread, because gloo cannot be asked whether a message is through, and a wait that ends by a timeout closes the group.
+For the same reason nobody waits for a send: the receiver says what it has read.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from queue import SimpleQueue
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from torchcomms.providers.c10d import frame
-from torchcomms.providers.inbox import Inbox, Message
+from torchcomms.providers.inbox import Allowance, Inbox, Message
 
 HEADS, BODIES, NOTHING = range(3)  # gloo's tags: frames, long payloads, and one on which nothing is ever sent
 FOREVER = timedelta(days=365)
+UNTOLD = 32  # short frames that are read before their sender is told
 
 
 class Work(Protocol):
@@ -41,62 +44,64 @@ class Group(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """What gloo reads from until `work` is done, and the message that is complete then."""
+    """What gloo reads from, by frame `number`, and the message that is complete when that frame has been read."""
 
+    number: int
     work: Work
     tensor: Tensor
     message: Message | None
-
-    def wait(self) -> bool:
-        """Block until it is written; False if the connection ended before."""
-        try:
-            return self.work.wait(FOREVER)
-        except RuntimeError:  # as gloo reports it
-            return False
 
 
 class Link:
     """The messages from and to one peer. Sends are made under the engine's lock, so that frames keep their order."""
 
-    def __init__(self, group: Group, peer: int) -> None:
+    def __init__(self, group: Group, peer: int, allowance: Allowance) -> None:
         self.peer, self._group = peer, group
-        self.inbox = Inbox()
+        self.inbox = Inbox(peer, allowance)
         self.seen = False  # the peer has read our goodbye
-        self._frame = bytearray(frame.LONGEST)
-        self._sendings: SimpleQueue[Sending | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._frame = memoryview(bytearray(frame.LONGEST))
+        self._sendings: deque[Sending] = deque()
+        self._sent = self._read = self._told = 0  # frames
+        self._thread: threading.Thread | None = None
 
-    def start(self, read: Callable[[Link], None], confirm: Callable[[Link], None]) -> None:
-        """Run `read` and `confirm` in threads of this link."""
-        for name, target in (("read", read), ("sent", confirm)):
-            thread = threading.Thread(target=target, args=(self,), name=f"gloo-{name}-{self.peer}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+    def start(self, read: Callable[[Link], None]) -> None:
+        """Run `read` in the thread of this link."""
+        self._thread = threading.Thread(target=read, args=(self,), name=f"gloo-{self.peer}", daemon=True)
+        self._thread.start()
 
     def send(self, message: Message) -> None:
         """Start to send; a message whose payload rides in the frame is complete at once."""
-        riding = message.view.nbytes <= frame.ROOM
-        self._start(frame.pack(frame.DATA, message.tag, message.view), HEADS, None)
-        if riding:
+        self.tell(frame.pack(frame.DATA, message.tag, message.view))
+        if message.view.nbytes <= frame.ROOM:
             message.complete()
         else:
             self._start(torch.frombuffer(message.view, dtype=torch.uint8), BODIES, message)
 
-    def tell(self, kind: int) -> None:
-        """Send a frame without payload."""
-        self._start(frame.pack(kind), HEADS, None)
+    def tell(self, packed: Tensor) -> None:
+        """Send a frame."""
+        self._sent += 1
+        self._start(packed, HEADS, None)
 
     def _start(self, tensor: Tensor, slot: int, message: Message | None) -> None:
-        self._sendings.put(Sending(self._group.send([tensor], self.peer, slot), tensor, message))
+        work = self._group.send([tensor], self.peer, slot)
+        self._sendings.append(Sending(self._sent, work, tensor, message))
 
-    def oldest(self) -> Sending | None:
-        """Block until there is a sending and return the oldest; None at the end."""
-        return self._sendings.get()
+    def confirm(self, count: int) -> None:
+        """The peer has read `count` frames and what followed them."""
+        while self._sendings and self._sendings[0].number <= count:
+            message = self._sendings.popleft().message
+            if message is not None:
+                message.complete()
+
+    def unconfirmed(self) -> list[Message]:
+        """Messages that the peer has not read."""
+        return [sending.message for sending in self._sendings if sending.message is not None]
 
     def next_frame(self) -> memoryview:
         """Block until the next frame is here; it is valid until the next call. Raises RuntimeError as gloo does."""
-        self._receive(memoryview(self._frame), HEADS)
-        return memoryview(self._frame)
+        self._receive(self._frame, HEADS)
+        self._read += 1
+        return self._frame
 
     def fill(self, target: memoryview) -> None:
         """Block until the payload that the last frame announced is in `target`."""
@@ -105,9 +110,14 @@ class Link:
     def _receive(self, target: memoryview, slot: int) -> None:
         self._group.recv([torch.frombuffer(target, dtype=torch.uint8)], self.peer, slot).wait(FOREVER)
 
+    def tell_read(self, *, at_once: bool) -> None:
+        """Tell the peer how many frames have been read, unless it need not know yet."""
+        if at_once or self._read >= self._told + UNTOLD:
+            self._told = self._read
+            with suppress(RuntimeError):  # the connection has ended, but what came before is still to be read
+                self.tell(frame.pack(frame.READ, self._read))
+
     def join(self) -> None:
-        """Wait for the threads, whose group is closed."""
-        self._sendings.put(None)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        """Wait for the thread, whose group is closed."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
