@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchcomms import collective, layout
+from torchcomms.algorithms import scratch
 from torchcomms.algorithms.messages import check_list
 from torchcomms.algorithms.schedule import Sequencer
 from torchcomms.collective import Plan, Step
@@ -40,6 +41,7 @@ class Group:
         self._order = threading.Lock()
         self._calls = 0
         self._announced = False
+        self._kept: Tensor | None = None
         self._owner = os.getpid()
 
     @property
@@ -118,6 +120,11 @@ class Group:
         for tensor in found:
             layout.check_tensor(tensor, self.device)
         return found
+
+    def stage(self, piece: Tensor) -> Tensor:
+        """A copy of `piece` to reduce in. One piece of memory serves all, since staged steps run one after another."""
+        memory, self._kept = scratch.take(self._kept, tuple(piece.shape), piece)
+        return memory.copy_(piece)
 
     def is_short(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a collective over these tensors fills private copies, so that a mismatch leaves them as they are.

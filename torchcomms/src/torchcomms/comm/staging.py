@@ -40,19 +40,21 @@ def staged(
         return [
             Step(lambda deadline: begin(buffer, deadline), [tensor] if written else [], [buffer] if written else [])
         ]
-    return _pieces(tensor, begin, written)
+    return _pieces(group, tensor, begin, written)
 
 
-def _pieces(tensor: Tensor, begin: Callable[[Tensor, float], Ticket], written: bool) -> Iterator[Step]:
+def _pieces(group: Group, tensor: Tensor, begin: Callable[[Tensor, float], Ticket], written: bool) -> Iterator[Step]:
     whole = layout.dense(tensor)
     borrowed = whole.data_ptr() == tensor.data_ptr()
     # The cut depends on the length alone, so it is the same on ranks whose tensors are laid out differently.
     for piece in torch.split(whole.view(-1), max(1, PIECE // tensor.element_size())):
-        yield _piece(piece, begin, borrowed, written)
+        yield _piece(group, piece, begin, borrowed, written)
     if written and not borrowed:
         layout.unpack([tensor], [whole])
 
 
-def _piece(piece: Tensor, begin: Callable[[Tensor, float], Ticket], borrowed: bool, written: bool) -> Step:
-    buffer = piece.clone() if borrowed and written else piece
+def _piece(
+    group: Group, piece: Tensor, begin: Callable[[Tensor, float], Ticket], borrowed: bool, written: bool
+) -> Step:
+    buffer = group.stage(piece) if borrowed and written else piece
     return Step(lambda deadline: begin(buffer, deadline), [piece] if written else [], [buffer] if written else [])
