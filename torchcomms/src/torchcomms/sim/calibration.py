@@ -21,7 +21,7 @@ class Calibration:
 
     @property
     def link(self) -> Link:
-        """Latency and time per byte of a message alone; gap and time per byte of the host's channel when all exchange."""
+        """Of a message alone: latency and time per byte. When all exchange: gap and time per byte of the channel."""
         post = self.post
         latency = max(1e-7, self.pair["one way"] - 2 * post)
         byte = min((self.pair[f"one way {nbytes}"] - self.pair["one way"]) / nbytes for nbytes in LENGTHS)

@@ -68,7 +68,7 @@ class Workload:
 
 
 def symmetry_of(operation: str, algorithm: str, topology: Topology, nbytes: int) -> Symmetry:
-    """The moves that take an algorithm onto itself: none for trees, nor for doubling unless ranks are a power of two."""
+    """The moves that take an algorithm onto itself: none for trees, nor for doubling except by powers of two."""
     size, cell = topology.size, topology.cell
     if operation in ("broadcast", "reduce") or algorithm == "tree":
         return moves.none(size)
