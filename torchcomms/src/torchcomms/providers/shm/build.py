@@ -12,7 +12,7 @@ from pathlib import Path
 
 CORE = Path(__file__).with_name("core")
 SOURCES = ("fold.c", "meeting.c", "operations.c", "module.c")
-HEADERS = ("fold.h", "group.h")
+HEADERS = ("fold.h", "group.h", "halves.h")
 # No contraction: a fused multiply-add rounds once where torch rounds twice.
 FLAGS = (
     *("-std=c11", "-O2", "-ftree-vectorize", "-fPIC", "-shared", "-fvisibility=hidden"),

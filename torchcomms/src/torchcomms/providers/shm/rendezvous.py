@@ -36,6 +36,7 @@ class Layout:
 def layout(size: int, piece: int) -> Layout:
     """The segment of a group of that size."""
     slot = min(2 << 20, max(512 << 10, SLOTS // (2 * size)))
+    piece = max(piece // PAGE, 16) * PAGE
     heap = min(64 << 30, HEAP // size) // PAGE * PAGE
     meeting = size * (128 + 256) + 2 * size * (slot + 8 * size + LINE)
     total = meeting + piece + size * heap + 8 * PAGE

@@ -5,7 +5,7 @@
  */
 #include "fold.h"
 
-#include <string.h>
+#include "halves.h"
 
 enum { BLOCK = 1024 }; /* elements of the accumulator */
 
@@ -21,42 +21,6 @@ enum { BLOCK = 1024 }; /* elements of the accumulator */
 #else
 #define EACH _Pragma("GCC ivdep") for (size_t i = 0; i < many; i++)
 #endif
-
-static inline float from_bits(uint32_t bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static inline uint32_t to_bits(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static inline float bf16_load(uint16_t half) { return from_bits((uint32_t)half << 16); }
-
-static inline uint16_t bf16_store(float value) {
-    uint32_t bits = to_bits(value), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)(value != value ? 0x7fc0 : rounded);
-}
-
-/* The exponent is moved by a multiplication, which also makes normal numbers of subnormal ones. */
-static inline float f16_load(uint16_t half) {
-    uint32_t magnitude = (uint32_t)(half & 0x7fff) << 13, sign = (uint32_t)(half & 0x8000) << 16;
-    uint32_t scaled = to_bits(from_bits(magnitude) * 0x1p112f);
-    return from_bits((magnitude >= 0x0f800000 ? scaled | 0x7f800000 : scaled) | sign);
-}
-
-/* Adding 0.5 leaves the bits of a subnormal result, rounded, at the end of the mantissa. */
-static inline uint16_t f16_store(float value) {
-    uint32_t bits = to_bits(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    uint32_t subnormal = to_bits(from_bits(magnitude) + 0.5f) - 0x3f000000;
-    uint32_t special = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
-    uint32_t half = magnitude < 0x38800000 ? subnormal : magnitude >= 0x47800000 ? special : normal;
-    return (uint16_t)(half | sign);
-}
 
 /* T: element; A: accumulator; LOAD, JOIN, STORE: expressions of x and `scale`, of x and y, of x and `by`. PAIR: whether
  * two ranks get a loop of their own, which costs half the time in the cache and as much again to compile. */
@@ -82,6 +46,63 @@ static inline uint16_t f16_store(float value) {
             }                                                                                              \
             EACH o[i] = NAME##_store(total[i], by);                                                        \
         }                                                                                                  \
+    }
+
+/* The same for halves, block by block through floats. */
+#define HALVES(NAME, LOAD, JOIN, STORE)                                                                    \
+    static inline float NAME##_load(float x, float scale) { return (void)scale, LOAD; }                    \
+    static inline float NAME##_join(float x, float y) { return JOIN; }                                     \
+    static inline float NAME##_store(float x, float by) { return (void)by, STORE; }                        \
+    CLONES static void NAME(void *out, const void *const *parts, uint32_t ranks, size_t count, double f) { \
+        float total[BLOCK], other[BLOCK], scale = (float)f, by = (float)ranks;                             \
+        for (size_t start = 0; start < count; start += BLOCK) {                                            \
+            size_t many = count - start < BLOCK ? count - start : BLOCK;                                   \
+            widen(total, (const uint16_t *)parts[0] + start, many);                                        \
+            EACH total[i] = NAME##_load(total[i], scale);                                                  \
+            for (uint32_t rank = 1; rank < ranks; rank++) {                                                \
+                widen(other, (const uint16_t *)parts[rank] + start, many);                                 \
+                EACH total[i] = NAME##_join(total[i], NAME##_load(other[i], scale));                       \
+            }                                                                                              \
+            EACH total[i] = NAME##_store(total[i], by);                                                    \
+            narrow((uint16_t *)out + start, total, many);                                                  \
+        }                                                                                                  \
+    }
+
+/* The same for brain floats, two by two; an odd last one is widened by a zero. */
+#define PAIRS(NAME, LOAD, JOIN, STORE)                                                                            \
+    static inline float NAME##_load(float x, float scale) { return (void)scale, LOAD; }                           \
+    static inline float NAME##_join(float x, float y) { return JOIN; }                                            \
+    static inline float NAME##_store(float x, float by) { return (void)by, STORE; }                               \
+    CLONES static void NAME##_words(pair *out, const void *const *parts, uint32_t ranks, size_t start, size_t many, \
+                                    float scale) {                                                                \
+        float high[BLOCK], low[BLOCK], by = (float)ranks;                                                         \
+        const pair *p = (const pair *)parts[0] + start, *q = (const pair *)parts[ranks - 1] + start;              \
+        pair *o = out + start;                                                                                    \
+        if (ranks == 2) {                                                                                         \
+            EACH o[i] = joined(                                                                                   \
+                NAME##_store(NAME##_join(NAME##_load(upper(p[i]), scale), NAME##_load(upper(q[i]), scale)), by),  \
+                NAME##_store(NAME##_join(NAME##_load(lower(p[i]), scale), NAME##_load(lower(q[i]), scale)), by)); \
+            return;                                                                                               \
+        }                                                                                                         \
+        EACH high[i] = NAME##_load(upper(p[i]), scale), low[i] = NAME##_load(lower(p[i]), scale);                 \
+        for (uint32_t rank = 1; rank < ranks; rank++) {                                                           \
+            q = (const pair *)parts[rank] + start;                                                                \
+            EACH high[i] = NAME##_join(high[i], NAME##_load(upper(q[i]), scale)),                                 \
+                 low[i] = NAME##_join(low[i], NAME##_load(lower(q[i]), scale));                                   \
+        }                                                                                                         \
+        EACH o[i] = joined(NAME##_store(high[i], by), NAME##_store(low[i], by));                                  \
+    }                                                                                                             \
+    static void NAME(void *out, const void *const *parts, uint32_t ranks, size_t count, double factor) {          \
+        size_t words = count / 2;                                                                                 \
+        for (size_t start = 0; start < words; start += BLOCK)                                                     \
+            NAME##_words(out, parts, ranks, start, words - start < BLOCK ? words - start : BLOCK, (float)factor); \
+        if (count % 2 == 0) return;                                                                               \
+        float total = 0;                                                                                          \
+        for (uint32_t rank = 0; rank < ranks; rank++) {                                                           \
+            float x = NAME##_load(lower(((const uint16_t *)parts[rank])[count - 1]), (float)factor);              \
+            total = rank ? NAME##_join(total, x) : x;                                                             \
+        }                                                                                                         \
+        ((uint16_t *)out)[count - 1] = (uint16_t)(rounded(NAME##_store(total, (float)ranks)) >> 16);              \
     }
 
 /* min and max hand on what is not a number, as torch does. */
@@ -110,8 +131,18 @@ static inline uint16_t f16_store(float value) {
 #define SAME(x) (x)
 FLOATS(f32, float, float, SAME, SAME)
 FLOATS(f64, double, double, SAME, SAME)
-FLOATS(f16, uint16_t, float, f16_load, f16_store)
-FLOATS(bf16, uint16_t, float, bf16_load, bf16_store)
+HALVES(f16_sum, x, x + y, x)
+HALVES(f16_avg, x, x + y, x / by)
+HALVES(f16_product, x, x * y, x)
+HALVES(f16_min, x, (x < y || x != x) ? x : y, x)
+HALVES(f16_max, x, (x > y || x != x) ? x : y, x)
+HALVES(f16_premul, x * scale, x + y, x)
+PAIRS(bf16_sum, x, x + y, x)
+PAIRS(bf16_avg, x, x + y, x / by)
+PAIRS(bf16_product, x, x * y, x)
+PAIRS(bf16_min, x, (x < y || x != x) ? x : y, x)
+PAIRS(bf16_max, x, (x > y || x != x) ? x : y, x)
+PAIRS(bf16_premul, x * scale, x + y, x)
 INTEGERS(n8, uint8_t, uint32_t)
 INTEGERS(n16, uint16_t, uint32_t)
 INTEGERS(n32, uint32_t, uint32_t)
