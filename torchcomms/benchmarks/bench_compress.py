@@ -44,8 +44,8 @@ def measure() -> tuple[list[dict], list[str]]:
         rows.append({"kind": kind, "pack": pack, "unpack": unpack, "ratio": ratio, "pays_below_GBps": pays})
     return rows, [
         "## Compression",
-        f"Microseconds to pack and unpack {COUNT * 4 >> 20} MiB of float32 on one core, median and quartiles; bytes over",
-        "those of float32; and the speed of a link below which an all_reduce of two ranks is faster compressed.",
+        f"Microseconds to pack and unpack {COUNT * 4 >> 20} MiB of float32 on one core, median and quartiles; bytes",
+        "over those of float32; and the speed of a link below which an all_reduce of two ranks is faster compressed.",
         "",
         "| | pack | unpack | bytes | pays below |",
         "| --- | --- | --- | --- | --- |",
