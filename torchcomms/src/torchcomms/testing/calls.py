@@ -53,8 +53,8 @@ def operation(comm: TorchComm, tensor: Tensor, odd: bool) -> object:
 def order(comm: TorchComm, tensor: Tensor, odd: bool) -> object:
     """Two operations in the other order."""
     if odd:
-        return comm.broadcast(tensor, 0) and comm.all_reduce(tensor, ReduceOp.SUM)
-    return comm.all_reduce(tensor, ReduceOp.SUM) and comm.broadcast(tensor, 0)
+        return comm.barrier() and comm.all_reduce(tensor, ReduceOp.SUM)
+    return comm.all_reduce(tensor, ReduceOp.SUM) and comm.barrier()
 
 
 def reduction(comm: TorchComm, tensor: Tensor, odd: bool) -> object:

@@ -11,6 +11,7 @@ from torchcomms.errors import NoRendezvous
 from torchcomms.testing.operations import OPERATIONS, REDUCING
 from torchcomms.testing.processes import ProcessWorld
 from torchcomms.testing.report import Check, Make, Report
+from torchcomms.testing.samples import all_dtypes
 from torchcomms.testing.threads import ThreadWorld
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _operations(report: Report) -> list[str]:
 def _grouped(fact: Mapping[str, str], operation: str) -> str:
     """Dtypes of the same reductions in one group."""
     if operation not in REDUCING:
-        return f"all {len(fact)}: {', '.join(fact)}"
+        return f"every one of {len(fact)} dtypes" if len(fact) == len(all_dtypes()) else ", ".join(fact)
     groups: dict[str, list[str]] = {}
     for dtype, ops in fact.items():
         groups.setdefault(ops, []).append(dtype)
