@@ -47,11 +47,8 @@ def bound(tensors, kind, op):
 
 
 def largest_of_block(tensor):
-    largest = torch.empty_like(tensor)
-    for low in range(0, tensor.numel(), compress.BLOCK):
-        block = tensor[low : low + compress.BLOCK]
-        largest[low : low + compress.BLOCK] = block.abs().max()
-    return largest
+    padded = torch.nn.functional.pad(tensor, (0, -tensor.numel() % compress.BLOCK)).view(-1, compress.BLOCK)
+    return padded.abs().amax(1).repeat_interleave(compress.BLOCK)[: tensor.numel()]
 
 
 def exact(tensors, op):
@@ -84,6 +81,15 @@ def test_every_element_is_within_the_stated_bound_and_the_same_on_every_rank(wor
     assert all(torch.equal(result.view(torch.int32), results[0].view(torch.int32)) for result in results)
     error = (results[0].double() - exact(tensors, op)).abs()
     assert (error <= bound(tensors, kind, op)).all(), (error / bound(tensors, kind, op)).max()
+
+
+def test_so_is_every_element_of_a_tensor_of_several_slices(world):
+    count = compress.SLICE * world.size + 3 * compress.BLOCK + 7
+    tensors = [torch.randn(count) for _ in range(world.size)]
+    result = reduced(world, tensors, ReduceOp.SUM, "int8")[0]
+    error = (result.double() - exact(tensors, ReduceOp.SUM)).abs()
+    assert (error <= bound(tensors, "int8", ReduceOp.SUM)).all()
+    assert error.max() > 0.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
