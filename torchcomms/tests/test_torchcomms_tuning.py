@@ -3,12 +3,14 @@
 import json
 import logging
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rich.console import Console
 from torch.distributed import HashStore
 from typer.testing import CliRunner
 
+import torchcomms
 from torchcomms import tuning
 from torchcomms.algorithms.choice import DEFAULT, Rule, Table, always, chosen
 from torchcomms.cli import app
@@ -137,7 +139,10 @@ class Named:
     name, timeout = "tcp", 0.2
 
     def __init__(self, rank, size):
-        self.rank, self.size, self.choices = rank, size, None
+        self.rank, self.size, self.choices, self.closed = rank, size, None, False
+
+    def close(self):
+        self.closed = True
 
 
 def opened(size, rank=0):
@@ -158,9 +163,25 @@ def test_all_ranks_get_rank_0s_table_and_every_opening_its_own(tuned, cache):
 
 
 def test_a_rank_0_that_does_not_come_is_named():
+    backend = opened(2, 1)
     with pytest.raises(CommsTimeout, match="rank 0 did not say") as caught:
-        tuning.agree(opened(2, 1), HashStore())
+        tuning.agree(backend, HashStore())
     assert caught.value.missing == {0}
+    assert backend.closed
+
+
+def test_a_communicator_uses_what_was_tuned(tuned, monkeypatch):
+    monkeypatch.setattr(tuning, "_own", lambda backend: tuned.table())
+    store = HashStore()
+
+    def rank(number):
+        with torchcomms.new_comm("inproc", "cpu", name="tuned", store=store, rank=number, size=2) as comm:
+            half = comm.split([0, 1], "half")
+            return [one.get_backend_impl().choices for one in (comm, half)]
+
+    with ThreadPoolExecutor(2) as threads:
+        found = [table for tables in threads.map(rank, range(2)) for table in tables]
+    assert [table.to_json() for table in found] == [tuned.table().to_json()] * 4
 
 
 def test_measuring_times_every_case_on_every_rank_alike_and_leaves_the_choices():

@@ -156,7 +156,7 @@ def agree(backend: Backend, store: Store, *, epoch: int = 0) -> Table | None:
     """Give every rank of an opened backend rank 0's table. Collective, through the store; one round trip.
 
     Sets `backend.choices` to the cached table of rank 0's machine, or to None (the built-in table) if it has none; a
-    cache that is refused is a warning in the log. Raises `CommsTimeout` if rank 0 does not come.
+    cache that is refused is a warning in the log. Closes the backend and raises `CommsTimeout` if rank 0 does not come.
     """
     if backend.size == 1:
         backend.choices = _own(backend.name)
@@ -170,6 +170,7 @@ def agree(backend: Backend, store: Store, *, epoch: int = 0) -> Table | None:
     try:
         store.wait([key], timedelta(seconds=backend.timeout))
     except Exception as error:
+        backend.close()
         raise CommsTimeout(f"rank 0 did not say which algorithms run when: {error}", missing={0}) from error
     told = json.loads(store.get(key))
     backend.choices = None if told is None else Table.from_json(told)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from torchcomms import tuning
 from torchcomms.bootstrap import Named, cloned
 from torchcomms.comm import meeting
 from torchcomms.comm.core import Core
@@ -94,7 +95,9 @@ class Membership(Core):
 
         def work() -> None:
             try:
-                opening.set_result(kind.open(store=store, timeout=seconds, options=options, **where))  # type: ignore[arg-type]
+                opened = kind.open(store=store, timeout=seconds, options=options, **where)  # type: ignore[arg-type]
+                tuning.agree(opened, store)
+                opening.set_result(opened)
             except BaseException as error:
                 opening.set_exception(error)
 
@@ -148,17 +151,17 @@ class Membership(Core):
         assert self._host is not None
         rank = handles.index(self._host.handle)
         self._store, self._epoch = meeting.meet(self._host, handles, uuid, self._epoch, seconds)
-        self._adopt(
-            self._kind.open(
-                rank=rank,
-                size=len(handles),
-                store=self._store,
-                device=self._device.type,
-                epoch=self._epoch,
-                timeout=seconds,
-                options=self._backend_options,
-            )
+        opened = self._kind.open(
+            rank=rank,
+            size=len(handles),
+            store=self._store,
+            device=self._device.type,
+            epoch=self._epoch,
+            timeout=seconds,
+            options=self._backend_options,
         )
+        tuning.agree(opened, self._store, epoch=self._epoch)
+        self._adopt(opened)
         return DONE
 
     def _check_members(self, handles: list[str]) -> None:

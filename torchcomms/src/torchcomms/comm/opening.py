@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import torch
 
+from torchcomms import tuning
 from torchcomms.backend import Options, Store
 from torchcomms.bootstrap import Named, meeting_place, plain
 from torchcomms.comm.options import DEFAULT_TIMEOUT, CommOptions, Hints
@@ -64,7 +65,9 @@ def new_comm(
         comm = TorchComm(None, device, name, settings, kind=kind, store=place, backend_options=options)
         _take(comm, plain(place), rank)
         seconds = settings.timeout.total_seconds()
-        comm._adopt(kind.open(rank=rank, size=size, store=place, device=device.type, timeout=seconds, options=options))
+        opened = kind.open(rank=rank, size=size, store=place, device=device.type, timeout=seconds, options=options)
+        tuning.agree(opened, place)
+        comm._adopt(opened)
     record_if_asked(comm)
     return comm
 
