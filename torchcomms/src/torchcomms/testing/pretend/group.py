@@ -2,7 +2,7 @@
 
 It works off what it is given in order, one order for each pair's messages and one for everything else, and a send
 stays in the way of the next until its receive is at the same place on the other side. It has few dtypes and reductions,
-adds in an order of its own, and gives no sign of a dead peer.
+rounds halves at every step, and gives no sign of a dead peer.
 """
 
 from __future__ import annotations
@@ -191,15 +191,14 @@ def _held(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _reduced(parts: Sequence[Tensor], op: Any) -> Tensor:
-    """In an order of its own, rounding at every step."""
-    backwards = list(reversed(parts))
+    """Rounding at every step."""
     if op == dist.ReduceOp.PREMUL_SUM:
-        scaled = [part * float(op.factor) for part in backwards]
+        scaled = [part * float(op.factor) for part in parts]
         return reduce(torch.add, scaled)
     if op == dist.ReduceOp.AVG:
         return _reduced(parts, dist.ReduceOp.SUM).div_(len(parts))
     kinds = [function for name, function in _FUNCTIONS.items() if op == getattr(dist.ReduceOp, name)]
     if not kinds:
         raise RuntimeError(f"the pretend library has no reduction {op}")
-    total: Tensor = reduce(kinds[0], backwards)
+    total: Tensor = reduce(kinds[0], parts)
     return total
