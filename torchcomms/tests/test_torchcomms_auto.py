@@ -83,7 +83,9 @@ def test_options_reach_the_backend_that_is_chosen():
 
 
 def test_it_is_no_backend_by_itself():
-    assert "cpu" in AutoBackend.capabilities().devices
+    capabilities = AutoBackend.capabilities()
+    assert "cpu" in capabilities.devices
+    assert "hier for several hosts" in capabilities.reason
     with pytest.raises(CommsClosed, match="use what AutoBackend"):
         AutoBackend().close()
 

@@ -64,7 +64,7 @@ def examine(name: str) -> Finding:
         return Finding(name, False, f"broken: {error}")
     if not capabilities.usable:
         return Finding(name, False, f"not usable here: {capabilities.reason}")
-    words = [_facts(capabilities), *_built(backend.__module__)]
+    words = [_facts(capabilities), *(_built(backend.__module__) or filter(None, [capabilities.reason]))]
     return Finding(name, True, f"usable: {'; '.join(words)}")
 
 

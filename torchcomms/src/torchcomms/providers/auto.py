@@ -52,9 +52,10 @@ class AutoBackend(Backend):
 
     @classmethod
     def capabilities(cls) -> Capabilities:
-        able = [name for device, names in ACCELERATORS.items() for name in names if not why_not(name, device)]
-        devices = {device for device, names in ACCELERATORS.items() if set(names) & set(able)}
-        return Capabilities(devices=frozenset({"cpu", *devices}), death_bound_ms=250.0)
+        found = {device: first for device, names in ACCELERATORS.items() if (first := _first(names, device))}
+        choices = {"one host": _first(ONE_HOST, "cpu"), "several hosts": _first(SHARED_HOSTS, "cpu"), **found}
+        words = ", ".join(f"{name} for {where}" for where, name in choices.items())
+        return Capabilities(devices=frozenset({"cpu", *found}), death_bound_ms=250.0, reason=f"would choose {words}")
 
     @classmethod
     def open(
@@ -99,6 +100,10 @@ class AutoBackend(Backend):
 
     def close(self) -> NoReturn:
         raise _never()
+
+
+def _first(names: Sequence[str], device: str) -> str:
+    return next((name for name in names if not why_not(name, device)), "")
 
 
 def _options(asked: AutoOptions, name: str) -> Options | None:
