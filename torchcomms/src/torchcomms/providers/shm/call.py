@@ -93,7 +93,7 @@ class Request:
     ) -> None:
         some = tensor if tensor is not None else (*(ins or ()), *(outs or ()), None)[0]
         self.name, self.dtype = name, None if some is None else some.dtype
-        number = len(DTYPES) if self.dtype is None else dtype_number(self.dtype)  # none: as the fast lane's barrier says
+        number = len(DTYPES) if self.dtype is None else dtype_number(self.dtype)  # as the fast lane
         reduction = MOVES if op is None else REDUCTIONS[op.kind]
         factor = 0.0 if op is None or op.factor is None else op.factor
         where = (0, 0) if tensor is None else (tensor.data_ptr(), tensor.nbytes)
