@@ -69,7 +69,8 @@ def record(
 
 def render() -> str:
     """RESULTS.md from the records as they are."""
-    sections = [json.loads(path.read_text())["section"] for path in sorted(HERE.glob("bench_*.json"), key=_place)]
+    recorded = [*HERE.glob("bench_*.json"), *HERE.glob("soak.json")]
+    sections = [json.loads(path.read_text())["section"] for path in sorted(recorded, key=_place)]
     return "\n\n".join("\n".join(one) for one in [["# Results"], *sections]) + "\n"
 
 
