@@ -52,8 +52,8 @@ def measure() -> tuple[list[dict], list[str]]:
     return rows, [
         "## What checking costs",
         f"Microseconds of an all_reduce of 8 B between {RANKS} ranks, median and quartiles. In the core the",
-        "fingerprint of the call rides with the flag; the bare exchange is a flag, a slot and a sum in C, with no",
-        "operation around them.",
+        "fingerprint of the call rides with the flag; the bare exchange is a flag, the bytes beside it and a sum in C,",
+        "with no operation around them.",
         "The tcp backend's communicator sends fingerprints along with the data.",
         "",
         "| | µs |",

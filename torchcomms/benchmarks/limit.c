@@ -3,8 +3,8 @@
  *   limit copy|bare|wire|OPERATION BYTES DTYPE RANKS OWN INNER SAMPLES SLOT CHUNK SMALL PIECE HEAP SPIN_NS
  *
  * Forks RANKS pinned processes, and prints for each sample of INNER calls the microseconds of a call on the slowest
- * rank. DTYPE is a number of fold.h. OWN puts the tensors into the segment. "bare" is an exchange of one slot and the
- * sum of it: what an all_reduce of that size costs if nothing is checked. "wire" is BYTES to and from each of two ranks
+ * rank. DTYPE is a number of fold.h. OWN puts the tensors into the segment. "bare" is an exchange of one line
+ * of cache and the sum of it: what an all_reduce of that size costs if nothing is checked. "wire" is BYTES to and from each of two ranks
  * at once over TCP on loopback, both ends looking again and again: what no library over sockets can beat.
  */
 #define _GNU_SOURCE
@@ -67,13 +67,11 @@ static void collective(struct test *test) {
 static void bare(struct test *test) {
     struct group *g = &test->group;
     const void *parts[64];
-    size_t slot = (g->round & 1) * test->ranks + g->rank;
-    memcpy(g->slots + slot * 4096, test->tensor, test->bytes);
     g->round++;
+    memcpy(cell_of(g, g->rank)->payload, test->tensor, test->bytes);
     round_publish(g);
     while (!round_wait(g, test->patience.spin_ns, now_ns() + PARK_NS)) continue;
-    for (uint32_t rank = 0; rank < test->ranks; rank++)
-        parts[rank] = g->slots + (slot - g->rank + rank) * 4096;
+    for (uint32_t rank = 0; rank < test->ranks; rank++) parts[rank] = cell_of(g, rank)->payload;
     fold_find(test->dtype, SUM)(test->tensor, parts, test->ranks, test->bytes / fold_item(test->dtype), 1);
 }
 
