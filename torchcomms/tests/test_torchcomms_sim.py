@@ -71,6 +71,11 @@ def test_ranks_of_a_host_share_its_way_out():
     assert free.seconds == pytest.approx(7 * US)
 
 
+def test_a_channel_that_is_wide_enough_for_all_ranks_delays_none():
+    nic = Link(5 * US, 2e-9, shared=1e-9)
+    assert simulate(one_message(1000, (0, 2), (1, 3)), cluster(2, 2, between=nic)).seconds == pytest.approx(7 * US)
+
+
 def test_a_message_that_waits_for_its_sender_does_not_hold_the_hosts_channel():
     """Rank 0 sends two; the second leaves later, and rank 1's passes it on the way out."""
     nic = Link(5 * US, 4e-9, shared=1e-9)
@@ -81,7 +86,7 @@ def test_a_message_that_waits_for_its_sender_does_not_hold_the_hosts_channel():
 def test_hosts_of_a_pod_share_the_spine():
     topology = cluster(4, 1, pod=2, spine=3e-9)
     crossing = simulate(one_message(1000, (0, 2), (1, 3)), topology)
-    assert crossing.seconds == pytest.approx(10 * US)  # the second waits 3 µs, up; both have passed each other by then
+    assert crossing.seconds == pytest.approx(11 * US)  # the spine takes 3 µs for each
     assert crossing.nbytes == {"between": 2000, "spine": 2000}
     assert simulate(one_message(1000, (0, 1)), topology).seconds == pytest.approx(7 * US)
 

@@ -139,37 +139,37 @@ class Simulation:
         self, moment: float, number: int, source: int, peer: int, tag: int, nbytes: float, kind: int, ticket: SimTicket
     ) -> None:
         topology = self.topology
-        host = source // topology.local
         link = topology.inside if kind == INSIDE else topology.between
+        end = moment + nbytes * link.byte
         busy = link.gap + nbytes * link.shared
-        begin = (self._bus if kind == INSIDE else self._nic_out).take(host, moment, busy, nbytes) if busy else moment
-        cells = source // topology.cell, peer // topology.cell
-        if topology.pod and cells[0] != cells[1]:
-            begin = self._up.take(cells[0], begin, nbytes * topology.spine, nbytes)
+        if busy:
+            shared = self._bus if kind == INSIDE else self._nic_out
+            end = max(end, shared.take(source // topology.local, moment, busy, nbytes) + busy)
+        pods = source // topology.cell, peer // topology.cell
+        if topology.pod and pods[0] != pods[1]:
+            busy = nbytes * topology.spine
+            end = max(end, self._up.take(pods[0], moment, busy, nbytes) + busy)
             self._messages[SPINE] += 1
             self._nbytes[SPINE] += nbytes
-        stretch = nbytes * link.byte
-        self._through(ticket, begin + (stretch if stretch > busy else busy))
+        self._through(ticket, end)
         seen, target = self.symmetry.fold(source, peer)
-        heappush(
-            self._events,
-            (begin + link.latency, source % topology.cell, number, source, REACH, target, seen, tag, nbytes, kind),
-        )
+        place, head, tail = source % topology.cell, moment + link.latency, end + link.latency
+        heappush(self._events, (head, place, number, source, REACH, target, seen, tag, nbytes, kind, tail))
 
-    def _reach(self, moment: float, target: int, source: int, tag: int, nbytes: float, kind: int) -> None:
+    def _reach(self, moment: float, target: int, source: int, tag: int, nbytes: float, kind: int, end: float) -> None:
         topology = self.topology
         link = topology.inside if kind == INSIDE else topology.between
-        busy = 0.0
         if kind == BETWEEN:
-            if topology.pod and source // topology.cell != target // topology.cell:
-                moment = self._down.take(target // topology.cell, moment, nbytes * topology.spine, nbytes)
+            pods = source // topology.cell, target // topology.cell
+            if topology.pod and pods[0] != pods[1]:
+                busy = nbytes * topology.spine
+                end = max(end, self._down.take(pods[1], moment, busy, nbytes) + busy)
             busy = link.gap + nbytes * link.shared
             if busy:
-                moment = self._nic_in.take(target // topology.local, moment, busy, nbytes)
+                end = max(end, self._nic_in.take(target // topology.local, moment, busy, nbytes) + busy)
         stretch = nbytes * link.byte
-        begin = self._receiving.take(target, moment, stretch, nbytes)
+        end = max(end, self._receiving.take(target, moment, stretch, nbytes) + stretch)
         rank, channel = self.ranks[target], (source, tag)
-        end = begin + (stretch if stretch > busy else busy)
         waiting = rank.expected.get(channel)
         if waiting:
             ticket, expected = waiting.popleft()

@@ -2,7 +2,8 @@
 
 The alpha-beta-gamma model (Hockney 1994; Thakur, Rabenseifner and Gropp 2005) with LogGP's gap: a message of n bytes
 arrives `latency + n * byte` after it set out. Ranks of a host share its channel, which takes `gap + n * shared` for
-each message; hosts of a pod share the pod's way to the spine. Channels serve messages one after another as they come.
+each message; hosts of a pod share the pod's way to the spine. A message moves at its own rate, and is through when the
+channels have had time for it and for all that came before it.
 """
 
 from __future__ import annotations
