@@ -135,6 +135,7 @@ def test_the_option_goes_before_the_environment(monkeypatch, value, choice, want
 def test_the_switch_in_the_environment_turns_it_off(monkeypatch):
     monkeypatch.setenv(native.SWITCH, "0")
     assert ShmBackend.capabilities().mismatch == "none"
+    assert ShmBackend.capabilities().reason.startswith("over sockets: ")
     opened = ShmBackend.open(rank=0, size=1, store=HashStore(), device="cpu", timeout=5.0)
     assert type(opened).__name__ == "SocketShmBackend"
     opened.close()

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, cast
 
 from torchcomms.backend import Backend, Capabilities, Options, Store
@@ -61,7 +61,7 @@ class ShmBackend(Collectives):
         super().__init__(engine, rank, size, device, timeout)
         self.core, self.group, self.queue = core, group, Queue(group, engine, rank, size)
         self.heap = Heap(group, rank, heap)
-        self.express = ShmExpress(group, self.queue, size, timeout)
+        self.express = ShmExpress(group, self.queue, size, weakref.proxy(self))
         # Also at interpreter exit: a rank that ends in order says goodbye and is not taken for dead.
         self._finalizer = weakref.finalize(self, _release, engine, self.queue, group)
         _OPENED.add(self)
@@ -73,7 +73,8 @@ class ShmBackend(Collectives):
             return Capabilities(usable=False, reason=f"needs Linux, this is {sys.platform}; use tcp")
         found = native.expected()
         if native.wanted(None) is False or found.core is None:
-            return SocketShmBackend.capabilities()
+            why = found.how if found.core is None else f"{native.SWITCH}=0"
+            return replace(SocketShmBackend.capabilities(), reason=f"over sockets: {why}")
         return Capabilities(native=NATIVE, windows=True, mismatch="inline", death_bound_ms=100.0, reason=found.how)
 
     @classmethod
@@ -118,6 +119,7 @@ class ShmBackend(Collectives):
         return self.heap.empty(tuple(shape), dtype)
 
     def window(self, tensor: Tensor) -> ShmWindow:
+        """As `Backend.window`, of a tensor of `empty`; raises `UnsupportedTensor` everywhere if one lies elsewhere."""
         return ShmWindow(self, tensor)
 
     def close(self) -> None:

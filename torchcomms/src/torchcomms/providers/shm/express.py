@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torchcomms.providers.shm.call import DTYPES, REDUCTIONS, Kind, Request
 
 if TYPE_CHECKING:
-    from torchcomms.backend import ReduceOp
+    from torchcomms.backend import Backend, ReduceOp
     from torchcomms.providers.shm.native import Group
     from torchcomms.providers.shm.queue import Queue
 
@@ -26,11 +26,12 @@ BUSY, CLOSED = 4, 5  # of call.Status
 class ShmExpress:
     """`torchcomms.backend.Express` over a group."""
 
-    __slots__ = ("_all_reduce", "_barrier", "_broadcast", "_pending", "_queue", "_size", "_timeout")
+    __slots__ = ("_all_reduce", "_backend", "_barrier", "_broadcast", "_pending", "_queue", "_size")
 
-    def __init__(self, group: Group, queue: Queue, size: int, timeout: float) -> None:
+    def __init__(self, group: Group, queue: Queue, size: int, backend: Backend) -> None:
+        """`backend` (a proxy of the owner) knows the timeout of the moment."""
         self._all_reduce, self._broadcast, self._barrier = group.all_reduce, group.broadcast, group.barrier
-        self._queue, self._pending, self._size, self._timeout = queue, queue.pending, size, timeout
+        self._queue, self._pending, self._size, self._backend = queue, queue.pending, size, backend
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp) -> bool:
         """Done, or False if it has to go the general way."""
@@ -71,7 +72,7 @@ class ShmExpress:
         if status in (BUSY, CLOSED):
             return False  # in the general way an error is raised or waited out
         request = Request(kind.name.lower(), kind, tensor=tensor, op=op, root=root)
-        self._queue.adopt(request, status, time.monotonic() + self._timeout)
+        self._queue.adopt(request, status, time.monotonic() + self._backend.timeout)
         return True
 
 
