@@ -14,7 +14,10 @@ import torchcomms
 
 HERE = Path(__file__).parent
 # The order of the sections; records of other names come after them.
-ORDER = ("collectives", "oversubscribed", "tcp", "check", "ddp", "compress", "startup", "waiting", "death", "sim")
+ORDER = (
+    *("collectives", "oversubscribed", "tcp", "hosts", "check", "ddp"),
+    *("compress", "startup", "waiting", "death", "soak", "sim"),
+)
 
 
 def machine() -> str:
