@@ -14,7 +14,7 @@ from torch import Tensor
 
 # READ says how many frames have been read; GOODBYE names the ranks whose death makes its sender leave; SEEN answers it.
 DATA, READ, GOODBYE, SEEN = range(4)
-ROOM = 8 << 10  # bytes of payload that ride in a frame
+ROOM = 64 << 10  # bytes of payload that ride in a frame
 _HEAD = struct.Struct("<qqq")  # kind, number (the tag of a message), bytes of payload
 LONGEST = _HEAD.size + ROOM
 

@@ -22,6 +22,7 @@ from torchcomms.providers.inbox import Allowance, Inbox, Message
 
 HEADS, BODIES, NOTHING = range(3)  # gloo's tags: frames, long payloads, and one on which nothing is ever sent
 FOREVER = timedelta(days=365)
+COPIED = 256 << 10  # bytes up to which a copy costs less than to wait for the receiver's word
 UNTOLD = 32  # short frames that are read before their sender is told
 
 
@@ -70,12 +71,14 @@ class Link:
         self._thread.start()
 
     def send(self, message: Message) -> None:
-        """Start to send; a message whose payload rides in the frame is complete at once."""
+        """Start to send; a message that is copied is complete at once."""
         self.tell(frame.pack(frame.DATA, message.tag, message.view))
-        if message.view.nbytes <= frame.ROOM:
+        length = message.view.nbytes
+        if length > frame.ROOM:
+            data = torch.frombuffer(message.view, dtype=torch.uint8)
+            self._start(data.clone() if length <= COPIED else data, BODIES, None if length <= COPIED else message)
+        if length <= COPIED:
             message.complete()
-        else:
-            self._start(torch.frombuffer(message.view, dtype=torch.uint8), BODIES, message)
 
     def tell(self, packed: Tensor) -> None:
         """Send a frame."""
