@@ -90,6 +90,22 @@ def test_a_split_whose_member_does_not_come_names_it_and_finalizes_at_once(world
     world(backend, 2, run)
 
 
+def test_abort_ends_no_process_and_a_child_that_is_still_opening(world):
+    def run(comm):
+        if comm.get_rank() == 0:
+            child = comm.split([0, 1], "never")
+            started = time.monotonic()
+            child.abort()
+            assert time.monotonic() - started < 5
+            with pytest.raises(CommsClosed):
+                child.barrier()
+        comm.barrier()
+        comm.abort("enough")
+        assert comm.is_aborted()
+
+    world("tcp", 2, run, abort_process_on_timeout_or_error=True)
+
+
 def test_two_live_communicators_of_one_name_are_refused(world, backend):
     def run(comm):
         where = {"store": store, "rank": comm.get_rank(), "size": 2}

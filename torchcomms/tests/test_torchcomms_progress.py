@@ -68,9 +68,11 @@ def test_the_thread_starts_with_the_first_asynchronous_operation_and_ends_with_t
         both.wait(20)
         assert len(progress_threads()) == before
         both.wait(20)
-        comm.barrier(True).wait()
+        waiting = comm.recv(torch.empty(1), 1 - comm.get_rank(), True)
         assert len(progress_threads()) > before
         both.wait(20)
+        comm.send(torch.ones(1), 1 - comm.get_rank())
+        waiting.wait()
 
     world(backend, 2, run)
     assert len(progress_threads()) == before
@@ -128,6 +130,22 @@ def test_a_call_has_its_own_deadline_and_may_be_waited_again(world, backend):
         return tensor.mean().item()
 
     assert world(backend, 2, run) == [2.0, 2.0]
+
+
+def test_a_new_timeout_holds_in_the_fast_lane_too(outcomes, backend):
+    done = threading.Barrier(2)
+
+    def run(comm):
+        comm.set_timeout(timedelta(seconds=0.1))
+        try:
+            if comm.get_rank() == 0:
+                comm.barrier()
+        finally:
+            done.wait(20)
+
+    started = time.monotonic()
+    assert isinstance(outcomes(backend, 2, run)[0], CommsTimeout)
+    assert time.monotonic() - started < 15
 
 
 def test_threads_of_a_rank_share_a_communicator(world, backend):
@@ -221,3 +239,19 @@ def test_a_failed_communicator_says_what_to_do(outcomes, backend):
     for outcome in outcomes(backend, 2, run):
         assert isinstance(outcome, CommsAborted)
         assert "reconfigure it or make a new one" in str(outcome)
+
+
+def test_a_rank_with_something_pending_meets_those_in_the_fast_lane(world, backend):
+    def run(comm):
+        late = comm.get_rank() == 0
+        for _ in range(3):
+            moved, total = torch.full((LONG,), float(comm.get_rank())), torch.ones(4)
+            work = comm.broadcast(moved, 1, True)
+            if not late:
+                work.wait()
+            comm.barrier()
+            comm.all_reduce(total, ReduceOp.SUM)
+            work.wait()
+            assert (moved.mean().item(), total.tolist()) == (1.0, [3.0] * 4)
+
+    world(backend, 3, run)

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from torchcomms.cli import app
 from torchcomms.errors import InvalidCall
 from torchcomms.hooks.ring import Ring
 from torchcomms.trace import Dump, merge, read, timeline, verdicts
@@ -78,3 +80,17 @@ def test_merging_writes_the_timeline_and_refuses_what_is_no_dump(tmp_path):
         read(output)
     with pytest.raises(InvalidCall, match="TORCHCOMMS_TRACE_DIR"):
         merge([output], output)
+
+
+def test_the_command_says_who_is_behind_and_what_is_wrong_with_a_file(tmp_path):
+    for rank, calls in enumerate([("barrier", "scan"), ("barrier",)]):
+        one = dump(rank, *calls)
+        text = {"rank": rank, "pg_config": {"train": {"ranks": "[0,1]"}}, "entries": one.entries}
+        (tmp_path / f"train.{rank}.json").write_text(json.dumps(text))
+    done = CliRunner().invoke(app, ["trace", str(tmp_path), "-o", str(tmp_path / "all.json")])
+    assert done.exit_code == 0
+    assert "rank 1 is behind: it is in barrier #1" in done.output
+    (tmp_path / "bad.json").write_text("[]")
+    done = CliRunner().invoke(app, ["trace", str(tmp_path / "bad.json")])
+    assert done.exit_code == 2
+    assert "no dump of a flight recorder" in done.output.replace("\n", " ")

@@ -104,15 +104,19 @@ class Core(Identity):
 
     def _failed(self, group: Group, error: CommsError) -> None:
         """An operation has failed, or has timed out, which does not end the group."""
+        if self._announced(group, error) and self._options.abort_process_on_timeout_or_error:
+            print(f"torchcomms: communicator {self._name!r} ends this process: {error}", file=sys.stderr, flush=True)
+            os.abort()
+
+    def _announced(self, group: Group, error: CommsError) -> bool:
+        """Let the group fail and call the abort hooks, unless that has been done; whether it was."""
         if not isinstance(error, CommsTimeout):
             group.fail(error)
             self._refresh()
         if group is not self._group or isinstance(group.failure, CommsClosed) or not group.announce(error):
-            return
+            return False
         self._hooks.abort()
-        if self._options.abort_process_on_timeout_or_error:
-            print(f"torchcomms: communicator {self._name!r} ends this process: {error}", file=sys.stderr, flush=True)
-            os.abort()
+        return True
 
     def _seconds(self, timeout: timedelta | None) -> float:
         seconds = (self._options.timeout if timeout is None else timeout).total_seconds()

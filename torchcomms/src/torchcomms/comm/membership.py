@@ -105,9 +105,15 @@ class Membership(Core):
         return opening
 
     def abort(self, reason: str = "abort() was called") -> None:
-        """End every wait of this communicator on this rank, in all threads, with `CommsAborted`."""
-        group = self._ready()
-        self._failed(group, CommsAborted(f"aborted on this rank: {reason}", reason=reason))
+        """End every wait of this communicator on this rank, in all threads, with `CommsAborted`.
+
+        It never ends the process. A communicator that is still being opened is finalized.
+        """
+        group = self._group
+        if group is None:
+            self.finalize()
+            return
+        self._announced(group, CommsAborted(f"aborted on this rank: {reason}", reason=reason))
         group.backend.abort(reason)
 
     def is_abort_supported(self) -> bool:
