@@ -9,7 +9,7 @@ from torchcomms.backend import P2P, ReduceOp
 from torchcomms.discovery import find
 from torchcomms.errors import CommsTimeout, MessageMismatch, PeerFailed
 from torchcomms.providers.hier import HierBackend, HierOptions
-from torchcomms.testing import ThreadWorld, check_backend
+from torchcomms.testing import CommThreads, ThreadWorld, check_backend, check_communicator
 from torchcomms.testing.world import results, soon
 
 pytestmark = pytest.mark.contract
@@ -24,7 +24,8 @@ FORMS = [
 ]
 
 
-def world(size, local, wire, hosts):
+def pretending(local, wire, hosts):
+    """A class whose ranks are on the hosts of those letters."""
     if not find(local).capabilities().usable:
         pytest.skip(f"{local}: {find(local).capabilities().reason}")
 
@@ -33,7 +34,11 @@ def world(size, local, wire, hosts):
         def open(cls, *, rank, options=None, **rest):
             return super().open(rank=rank, options=HierOptions(wire=wire, local=local, host=hosts[rank]), **rest)
 
-    return ThreadWorld(Pretending, size)
+    return Pretending
+
+
+def world(size, *form):
+    return ThreadWorld(pretending(*form), size)
 
 
 @pytest.mark.parametrize("form", FORMS, ids="-".join)
@@ -48,6 +53,12 @@ def test_every_operation_on_every_dtype_over_unequal_hosts():
     report = check_backend(lambda size: world(size, "inproc", "tcp", "aabab"), only=["matrix.five", "matrix.programs"])
     assert not report.failed, str(report)
     assert len(report.ran) == 2
+
+
+def test_communicators_over_hier_keep_their_contract():
+    kind = pretending("inproc", "tcp", "abbab")
+    report = check_communicator(lambda size: CommThreads(kind, size))
+    assert not report.failed, str(report)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from functools import partial
 from torchcomms.backend import P2P
 from torchcomms.errors import CommsClosed, CommsError, CommsTimeout, name_ranks
 from torchcomms.providers.inbox import Allowance, Batch, Inbox, departure, outcome
-from torchcomms.providers.tcp.lifeline import State, state
+from torchcomms.providers.tcp.lifeline import State, machine, state
 from torchcomms.providers.tcp.link import Link
 
 SPIN = 20e-6  # seconds of polling before a waiter sleeps
@@ -47,6 +47,7 @@ class Engine:
         allowance = allowance or Allowance()
         self._links = {peer: Link(peer, connection, allowance) for peer, connection in connections.items()}
         self._lifelines = dict(lifelines or {})
+        self._machines = {peer: machine(self._links[peer].socket) for peer in self._lifelines}
         self._own = Inbox(rank, allowance)
         self._lost: set[int] = set()
         self._left: set[int] = set()
@@ -199,7 +200,7 @@ class Engine:
             if self._sleepers:
                 self._changed.notify_all()
         for key, mask in events:
-            if key.fileobj in self._selector.get_map():  # else an earlier event ended it
+            if key.fd in self._selector.get_map():  # else an earlier event ended it
                 key.data(mask)
 
     def _woken(self, mask: int) -> None:
@@ -222,7 +223,9 @@ class Engine:
         lifeline = self._lifelines[peer]
         said = state(lifeline)
         if said is State.GONE:
-            self._bury(peer)
+            # The other ranks there are gone with it, though their own lifelines may need another second to tell.
+            for other in [one for one in self._lifelines if self._machines[one] == self._machines[peer]]:
+                self._bury(other)
         elif said is State.CLOSED:
             self._selector.unregister(self._lifelines.pop(peer))
             lifeline.close()

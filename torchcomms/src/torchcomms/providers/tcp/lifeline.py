@@ -30,6 +30,14 @@ def is_remote(connection: socket.socket) -> bool:
     return bool(connection.getsockname()[0] != connection.getpeername()[0])
 
 
+def machine(connection: socket.socket) -> object:
+    """What tells the peer's machine from others: its address, if the connection still stands."""
+    try:
+        return connection.getpeername()[0]
+    except OSError:
+        return connection
+
+
 def watch(connection: socket.socket, heartbeat: int) -> None:
     """Have the kernel end it when the peer's kernel has not answered for `MISSED` times `heartbeat` seconds."""
     connection.setblocking(False)
