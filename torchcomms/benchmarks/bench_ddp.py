@@ -62,12 +62,14 @@ def sharded(group: dist.ProcessGroup) -> nn.Module:
 
 
 def subjects() -> dict[str, Step]:
-    """A step of each way of training; each leaves the same parameters but for those without communication."""
+    """A step of each way of training."""
     ours, gloo = dist.group.WORLD, dist.new_group(backend="gloo")
     placed = sharded(ours)
     placed.set_allocate_memory_from_process_group_for_comm(True)
+    alone = [dist.new_group([rank]) for rank in range(RANKS)][dist.get_rank()]
     models = {
         "none": network(),
+        "ddp alone": replicated(alone),
         "ddp torchcomms": replicated(ours),
         "ddp torchcomms, placed": place(replicated(ours)),
         "ddp gloo": replicated(gloo),
@@ -115,7 +117,8 @@ def section(rows: list[dict[str, object]]) -> list[str]:
         "## Training steps beside gloo",
         f"{DEPTH} linear layers of {WIDTH} × {WIDTH}, batch {BATCH}, {RANKS} ranks of one thread on one machine, float32,",
         f"SGD; backend {rows[0]['backend']}. Milliseconds of a step, and of processor time in it; placed: buckets or",
-        "buffers in the communicator's memory. Ratios of medians: over gloo's, and over no communication.",
+        "buffers in the communicator's memory; alone: DDP in a group of one rank, all that it does but communicate; none: the",
+        "model without DDP. Ratios of medians: over gloo's, and over no communication (DDP's own: alone; FSDP2's: none).",
         "",
         "| step | median | quartiles | best | processor | over gloo | over none |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -124,7 +127,8 @@ def section(rows: list[dict[str, object]]) -> list[str]:
     for row in rows:
         wall, name = row["wall"], row["subject"]
         peer = medians.get(f"{name.split()[0]} gloo")
-        over = [f"{wall['median'] / peer:.2f}" if peer else "", f"{wall['median'] / medians['none']:.2f}"]
+        silent = medians["ddp alone" if name.startswith("ddp") else "none"]
+        over = [f"{wall['median'] / peer:.2f}" if peer else "", f"{wall['median'] / silent:.2f}"]
         spread = f"{wall['lower']:.2f} to {wall['upper']:.2f}"
         cells = [name, f"{wall['median']:.2f}", spread, f"{wall['best']:.2f}", f"{row['cpu']['median']:.2f}", *over]
         lines.append(f"| {' | '.join(cells)} |")

@@ -39,11 +39,11 @@ def place(model: DistributedDataParallel) -> DistributedDataParallel:
     return model
 
 
-class _Placing(TorchDispatchMode):
-    """Flat tensors that C++ makes inside lie in the communicator's memory, as long as there is room."""
+class _Placing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's base has no types
+    """Flat tensors that C++ makes inside lie in the communicator's memory."""
 
     def __init__(self, comm: TorchComm) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._comm = comm
 
     def __torch_dispatch__(
