@@ -73,7 +73,8 @@ def _closed(owners: dict[int, PretendTensor]) -> Callable[[object], object]:
         if not isinstance(value, Tensor) or isinstance(value, PretendTensor):
             return value
         owner = owners.get(id(value))
-        return PretendTensor(value) if owner is None else owner
+        # A lazy conjugate or negative is made at once: the wrapper could not say that it is one.
+        return PretendTensor(value.resolve_conj().resolve_neg()) if owner is None else owner
 
     return close_one
 
