@@ -115,11 +115,10 @@ def rank_main(output: Path) -> None:
 def section(rows: list[dict[str, object]]) -> list[str]:
     lines = [
         "## Training steps beside gloo",
-        f"{DEPTH} linear layers of {WIDTH} × {WIDTH}, batch {BATCH}, float32, SGD; {RANKS} ranks of one thread on one",
-        f"machine; backend {rows[0]['backend']}. Milliseconds of a step, and of processor time in it. Placed: buckets or",
-        "buffers in the communicator's memory. Alone: DDP in a group of one rank, so all that it does but communicate.",
-        "None: the model without DDP. Ratios of medians: over gloo's, and over no communication (alone for DDP, none for",
-        "FSDP2).",
+        f"{DEPTH} linear layers of {WIDTH} × {WIDTH}, batch {BATCH}, float32, SGD; {RANKS} ranks of one thread on",
+        f"one machine; backend {rows[0]['backend']}. Milliseconds of a step, and of processor time in it. Placed:",
+        "buckets or buffers in the communicator's memory. Alone: DDP in a group of one rank. None: the model without",
+        "DDP. Ratios of medians: over gloo's, and over no communication (alone for DDP, none for FSDP2).",
         "",
         "| step | median | quartiles | best | processor | over gloo | over none |",
         "| --- | --- | --- | --- | --- | --- | --- |",
