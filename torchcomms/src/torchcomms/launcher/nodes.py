@@ -24,10 +24,11 @@ class Nodes:
     """This machine's launcher among the others.
 
     `first` is the number of this machine's first rank, `size` that of all ranks; both are known after `meet`.
+    `check` is called again and again during a wait, and may raise.
     """
 
-    def __init__(self, job: Job) -> None:
-        self._job, self._until = job, time.monotonic() + job.patience
+    def __init__(self, job: Job, check: Callable[[], None]) -> None:
+        self._job, self._until, self._check = job, time.monotonic() + job.patience, check
         self.host, port = job.address()
         if job.node:
             self._wait(lambda: _answers(self.host, port), lambda: [0])
@@ -79,6 +80,7 @@ class Nodes:
             trouble = self.trouble()
             if trouble and not failure:
                 return trouble
+            self._check()
             time.sleep(TICK)
         return None
 
@@ -109,6 +111,7 @@ class Nodes:
     def _wait(self, ready: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
         # In short steps, so that an interrupt is heard: the store's own waits are deaf.
         while not ready():
+            self._check()
             if time.monotonic() > self._until:
                 names = ", ".join(map(str, missing()))
                 host, port = self._job.address()

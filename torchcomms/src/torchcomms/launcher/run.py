@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from threading import Event
-from types import FrameType
+from collections.abc import Sequence
 
+from torchcomms.launcher.interrupts import Interrupt, Interrupts
 from torchcomms.launcher.job import Job
 from torchcomms.launcher.nodes import Nodes
 from torchcomms.launcher.output import Show, Streams, printer
@@ -18,10 +16,6 @@ from torchcomms.launcher.verdict import causes, summary
 
 TICK = 0.02  # seconds between two looks at who has ended
 INTERRUPTED = 128 + signal.SIGINT
-
-
-class Interrupt(Exception):
-    """SIGINT or SIGTERM reached the launcher."""
 
 
 def launch(job: Job, show: Show | None = None) -> int:
@@ -34,53 +28,34 @@ def launch(job: Job, show: Show | None = None) -> int:
     """
     ranks: list[Rank] = []
     streams = Streams(show or printer(prefix=True))
-    with _interruptible() as hurry:
+    with Interrupts() as interrupts:
         try:
-            nodes = Nodes(job)
+            nodes = Nodes(job, interrupts.check)
             nodes.meet()
             for local in range(job.ranks):
                 ranks.append(start(job, nodes, local))
                 streams.add(ranks[-1])
-            failed, trouble = _watch(ranks, streams, nodes)
-            _end(ranks, streams, job.grace, hurry)
+            failed, trouble = _watch(ranks, streams, nodes, interrupts)
+            _end(ranks, streams, job.grace, interrupts)
             return _verdict(ranks, failed, trouble, nodes)
         except Interrupt as caught:
             _say(f"{caught}: ending {len(ranks)} ranks")
-            _end(ranks, streams, job.grace, hurry)
+            _end(ranks, streams, job.grace, interrupts)
             if ranks:
                 nodes.leave(f"interrupted by {caught}")
             return INTERRUPTED
         finally:
-            _end(ranks, streams, 0.0, hurry)
+            _end(ranks, streams, 0.0, interrupts)
             streams.close()
 
 
-@contextmanager
-def _interruptible() -> Iterator[Event]:
-    """Turn SIGINT and SIGTERM into `Interrupt`, the first time; after that they set the event that is yielded."""
-    hurry, caught = Event(), Event()
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if caught.is_set():
-            hurry.set()
-            return
-        caught.set()
-        raise Interrupt(signal.Signals(number).name)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in before:
-        signal.signal(number, interrupt)
-    try:
-        yield hurry
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _watch(ranks: Sequence[Rank], streams: Streams, nodes: Nodes) -> tuple[list[Rank], str | None]:
+def _watch(
+    ranks: Sequence[Rank], streams: Streams, nodes: Nodes, interrupts: Interrupts
+) -> tuple[list[Rank], str | None]:
     """Pass output on until all ranks have ended in order, or some have failed, here (those first) or elsewhere."""
     while True:
         streams.pump(TICK)
+        interrupts.check()
         codes = [rank.code for rank in ranks]
         if any(codes):
             while streams.pump(0.0):
@@ -91,12 +66,12 @@ def _watch(ranks: Sequence[Rank], streams: Streams, nodes: Nodes) -> tuple[list[
             return [], trouble
 
 
-def _end(ranks: Sequence[Rank], streams: Streams, grace: float, hurry: Event) -> None:
+def _end(ranks: Sequence[Rank], streams: Streams, grace: float, interrupts: Interrupts) -> None:
     """Ask the ranks to stop, kill those that do not within `grace` seconds, and pass on their last words."""
     for rank in ranks:
         rank.ask()
     until = time.monotonic() + grace
-    while time.monotonic() < until and not hurry.is_set() and any(rank.code is None for rank in ranks):
+    while time.monotonic() < until and not interrupts.hurry and any(rank.code is None for rank in ranks):
         streams.pump(TICK)
     for rank in ranks:
         rank.kill()
