@@ -252,7 +252,7 @@ def worlds(names: Iterable[str], size: int) -> tuple[list[World], list[str]]:
     for world in started:
         try:
             world.open()
-            if size <= CORES and world.name not in ("gloo", "tcp"):  # whose work is partly the kernel's or a thread's
+            if size <= CORES:  # gloo too: its best times are those of a rank and its thread on one core
                 world.pin()
             opened.append(world)
         except Failed as error:
