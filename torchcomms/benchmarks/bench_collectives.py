@@ -31,7 +31,7 @@ def section(rows: list[dict], absent: list[str]) -> list[str]:
     return [
         "## Two ranks of one machine",
         "Microseconds of a call on the slower rank, median and quartiles; blocking calls back to back, one core for",
-        f"each rank (gloo is faster so than on both, though it has threads), {ROUNDS} rounds in which the libraries take",
+        f"each rank (gloo is faster so, though it has threads), {ROUNDS} rounds in which the libraries take",
         "turns. C is the same core driven from C in two pinned processes, copy is memcpy of the bytes on both cores at",
         "once, both measured between the others' turns. MPI works on arrays of numpy and has no bfloat16.",
         "",
