@@ -161,6 +161,7 @@ def test_the_recorder_keeps_the_last_operations_in_torchs_format(world, backend)
         comm.sendrecv(torch.ones(1), peer, torch.ones(1), peer)
         pending = comm.recv(torch.ones(5, dtype=torch.int64), peer, True)
         text = json.loads(recorder.dump_json())
+        both.wait(20)
         comm.send(torch.ones(5, dtype=torch.int64), peer)
         pending.wait()
         recorder.unregister()
@@ -171,6 +172,7 @@ def test_the_recorder_keeps_the_last_operations_in_torchs_format(world, backend)
         assert recorder.size() == 0
         return text
 
+    both = threading.Barrier(2)
     for rank, text in enumerate(world(backend, 2, run)):
         assert (text["version"], text["rank"]) == ("2.10", rank)
         assert text["pg_config"]["test"]["ranks"] == "[0,1]"
