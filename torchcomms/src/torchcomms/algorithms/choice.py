@@ -111,6 +111,7 @@ def chosen(group: Any, operation: str, nbytes: int) -> str:
 
 KIB, MIB = 1 << 10, 1 << 20
 FEW = 16  # ranks up to which a message to each of the others at once is the fastest
+# Beyond FEW the limits follow the study of benchmarks/bench_sim.py, between its fast cluster and slower wires.
 # Two ranks gain nothing from shares: whole tensors are no more bytes, and one round less.
 DEFAULT = Table(
     {
@@ -118,7 +119,10 @@ DEFAULT = Table(
             Rule("exchange", ranks=2),
             Rule("exchange", ranks=FEW, nbytes=32 * KIB - 1),
             Rule("shares", ranks=FEW),
-            Rule("doubling", nbytes=16 * KIB),
+            Rule("doubling", nbytes=64 * KIB),
+            Rule("halving", nbytes=4 * MIB),
+            # A ring moves as little and folds no extra ranks in; its rounds are many.
+            Rule("ring", ranks=128),
             Rule("halving"),
         ),
         "reduce": (
@@ -143,7 +147,10 @@ DEFAULT = Table(
         ),
         "broadcast": (
             Rule("tree", ranks=2),
-            Rule("tree", nbytes=256 * KIB - 1),
+            Rule("tree", ranks=FEW, nbytes=256 * KIB - 1),
+            Rule("scatter", ranks=FEW),
+            Rule("wide tree", nbytes=64 * KIB),
+            Rule("tree", nbytes=2 * MIB),
             Rule("scatter", ranks=512),
             Rule("tree"),
         ),
