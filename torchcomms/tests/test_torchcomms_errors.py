@@ -10,6 +10,7 @@ from torchcomms import errors
 LEAVES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 FACTS = {
     "PeerFailed": {"ranks": frozenset({1, 2})},
+    "CacheRefused": {"path": "somewhere"},
     "CommsTimeout": {"missing": frozenset({3})},
     "CollectiveMismatch": {"calls": {0: "a", 1: "b"}},
     "MessageMismatch": {"peer": 1, "tag": 2, "expected": 8, "actual": 12},

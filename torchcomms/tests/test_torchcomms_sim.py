@@ -12,8 +12,9 @@ from torchcomms.backend import ReduceOp
 from torchcomms.errors import CommsTimeout, InvalidCall, MessageMismatch
 from torchcomms.providers.inproc import InprocBackend
 from torchcomms.sim import Calibration, Link, Topology, example, flips, holds, none, rotation, simulate
+from torchcomms.sim.calibration import LENGTHS
 from torchcomms.sim.operations import OPERATIONS, Workload, symmetry_of
-from torchcomms.sim.probe import LENGTHS, measure
+from torchcomms.sim.probe import measure
 from torchcomms.testing import ThreadWorld
 
 pytestmark = pytest.mark.unit

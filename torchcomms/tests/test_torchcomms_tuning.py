@@ -14,12 +14,12 @@ import torchcomms
 from torchcomms import tuning
 from torchcomms.algorithms.choice import DEFAULT, Rule, Table, always, chosen
 from torchcomms.cli import app
-from torchcomms.errors import CommsTimeout, InvalidCall
+from torchcomms.errors import CacheRefused, CommsTimeout, InvalidCall
 from torchcomms.providers.inproc import InprocBackend
 from torchcomms.testing import ThreadWorld
 from torchcomms.tuner import Plan, measure, plan_of
 from torchcomms.tuner import tune as run_tune
-from torchcomms.tuning import CacheRefused, Tuned
+from torchcomms.tuning import Tuned
 
 pytestmark = pytest.mark.unit
 

@@ -4,6 +4,7 @@ CommsError (Exception)
 ├── BackendConflict (LookupError)        two distributions provide one backend name
 ├── BackendInvalid (ImportError)         a provider does not import, or does not meet the contract
 ├── BackendNotFound (LookupError)        no distribution provides that backend name
+├── CacheRefused (ValueError)             a cached tuning is damaged, or of another machine
 ├── CollectiveMismatch (ValueError)      ranks called different collectives
 ├── CommsAborted (RuntimeError)          this rank aborted the group, or the group is unusable after an error
 ├── CommsClosed (RuntimeError)           the backend or communicator was closed, or belongs to another process
@@ -11,6 +12,7 @@ CommsError (Exception)
 ├── EarlyOverflow (BufferError)          more messages came before their receives than there is room for
 ├── InvalidCall (ValueError)             a root, peer, list or tensor that the operation cannot take
 ├── InvalidState (RuntimeError)          the object is not ready for the call, or past it
+├── MeasurementFailed (RuntimeError)      the ranks that were started for a measurement failed
 ├── MessageMismatch (ValueError)         a message has another length than the receive that it matches
 ├── NanDetected (RuntimeError)           an operation was about to send a NaN, and a hook watched for it
 ├── NoRendezvous (LookupError)           neither a store nor the environment says where the group meets
@@ -60,6 +62,14 @@ class BackendNotFound(CommsError, LookupError):
         self.name, self.known = name, known
 
 
+class CacheRefused(CommsError, ValueError):
+    """The cached tuning at `path` cannot be used; run `torchcomms tune` again, or delete it."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
 class CollectiveMismatch(CommsError, ValueError):
     """Ranks called different collectives: `calls` maps each rank to what it called. Make the ranks agree."""
 
@@ -105,6 +115,10 @@ class InvalidCall(CommsError, ValueError):
 
 class InvalidState(CommsError, RuntimeError):
     """The object is not ready for the call, or past it: a communicator without a group, a window without memory."""
+
+
+class MeasurementFailed(CommsError, RuntimeError):
+    """The ranks that were started for a measurement failed; the message ends with what they said."""
 
 
 class MessageMismatch(CommsError, ValueError):

@@ -16,13 +16,9 @@ import torch
 
 from torchcomms.backend import Backend, ReduceOp
 from torchcomms.discovery import find
-from torchcomms.errors import CommsError
+from torchcomms.errors import MeasurementFailed
 
 ERRORS = 5  # lines of a failed rank that are repeated
-
-
-class MeasurementFailed(CommsError, RuntimeError):
-    """The ranks that were started for a measurement failed; the message ends with what they said."""
 
 
 def on_ranks(module: str, ranks: int, arguments: object, progress: Callable[[Any], None] = lambda _: None) -> Any:

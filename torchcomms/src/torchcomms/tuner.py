@@ -17,9 +17,9 @@ from torchcomms import tuning
 from torchcomms.algorithms.choice import ALGORITHMS, always
 from torchcomms.backend import Backend, ReduceOp
 from torchcomms.discovery import find
-from torchcomms.errors import InvalidCall
+from torchcomms.errors import CacheRefused, InvalidCall
 from torchcomms.measuring import on_ranks, run_rank, timed
-from torchcomms.tuning import CacheRefused, Tuned
+from torchcomms.tuning import Tuned
 
 SIZES = (8, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20)
 MOST = 1 << 30  # bytes of the longest tensor that is measured

@@ -19,20 +19,12 @@ from typing import Any
 
 from torchcomms.algorithms.choice import DEFAULT, Rule, Table
 from torchcomms.backend import Backend, Store
-from torchcomms.errors import CommsError, CommsTimeout, InvalidCall
+from torchcomms.errors import CacheRefused, CommsTimeout, InvalidCall
 
-__all__ = ["CacheRefused", "Tuned", "agree", "cached", "machine", "path", "save"]
+__all__ = ["Tuned", "agree", "cached", "machine", "path", "save"]
 
 VERSION = 1
 log = logging.getLogger(__name__)
-
-
-class CacheRefused(CommsError, ValueError):
-    """The cached table at `path` cannot be used; run `torchcomms tune` again, or delete it."""
-
-    def __init__(self, message: str, *, path: str = "") -> None:
-        super().__init__(message)
-        self.path = path
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ import torch
 from torchcomms.algorithms.exchange import peers
 from torchcomms.backend import P2P, Backend, ReduceOp
 from torchcomms.measuring import run_rank, timed
+from torchcomms.sim.calibration import LENGTHS
 
 TINY, BURST = 8, 64
-LENGTHS = (256 << 10, 1 << 20, 4 << 20)  # bytes at which time per byte is measured
 LARGE = 4 << 20
 
 
