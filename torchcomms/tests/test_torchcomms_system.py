@@ -148,7 +148,7 @@ def test_the_example_of_the_readme_runs(command, tmp_path):
     done = command("run", "-n", "2", script)
     written, errors = done.communicate()
     assert done.returncode == 0, errors
-    assert "[0] rank 0 of 2: [1.5, 1.5, 1.5]" in written
+    assert "[0] rank 0 of 2 over shm: [1.5, 1.5, 1.5]" in written
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)

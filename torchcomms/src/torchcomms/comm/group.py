@@ -66,8 +66,14 @@ class Group:
             raise CommsAborted(f"{reason}; reconfigure it or make a new one", reason=str(failure)) from failure
 
     def fail(self, error: CommsError) -> None:
-        """Let everything from now on fail with the first `error`."""
-        self.failure = self.failure or error
+        """Let everything from now on fail with the first `error`.
+
+        A death is seen by every rank, but one that left is missed only by those that needed it: they leave as well, so
+        that nobody waits for them until a deadline.
+        """
+        first, self.failure = self.failure is None, self.failure or error
+        if first and isinstance(error, PeerFailed) and self._owner == os.getpid() and not self.backend.lost():
+            self.backend.close()
 
     def announce(self, error: CommsError) -> bool:
         """Whether `error` is news: every timeout is, and one failure."""
@@ -99,7 +105,7 @@ class Group:
             self.check()
             yield from schedule
         except CommsError as error:
-            self.failure = self.failure or error
+            self.fail(error)
             raise
 
     def check_target(self, tensor: Tensor) -> None:
