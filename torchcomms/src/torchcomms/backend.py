@@ -126,11 +126,13 @@ class RedOpType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReduceOp:
-    """How elements of several ranks become one; always applied in the order of ranks.
+    """How elements of several ranks become one, in an order that the backend documents: the same on every rank and every
+    time, and on one host that of the ranks.
 
     Half types (16 and 8 bits) accumulate in float32 and are rounded once. Integers wrap as in torch. bool: SUM and MAX
     are logical or, PRODUCT and MIN logical and. AVG divides the sum by the number of ranks: for integers the sum is
-    formed in 64 bits and the quotient rounded toward zero; bool has no AVG. PREMUL_SUM multiplies by `factor` first.
+    formed in 64 bits and the quotient rounded toward zero; bool has no AVG. PREMUL_SUM multiplies by `factor` first, and
+    takes floating and complex dtypes only. MIN and MAX hand on NaN.
     """
 
     kind: str

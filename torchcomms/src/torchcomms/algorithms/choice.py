@@ -111,7 +111,8 @@ def chosen(group: Any, operation: str, nbytes: int) -> str:
 
 KIB, MIB = 1 << 10, 1 << 20
 FEW = 16  # ranks up to which a message to each of the others at once is the fastest
-# Beyond FEW the limits follow the study of benchmarks/bench_sim.py, between its fast cluster and slower wires.
+# Beyond FEW those of all_reduce and broadcast come from simulation (benchmarks/bench_sim.py), between its fast cluster
+# and slower wires; the others are estimates that nothing here has measured.
 # Two ranks gain nothing from shares: whole tensors are no more bytes, and one round less.
 DEFAULT = Table(
     {
