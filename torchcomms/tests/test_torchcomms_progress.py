@@ -10,6 +10,7 @@ import torch
 
 import torchcomms
 from torchcomms import CollectiveMismatch, CommsTimeout, PeerFailed, ReduceOp, WorkStatus
+from torchcomms.algorithms import reducing
 from torchcomms.comm import staging
 from torchcomms.errors import CommsAborted
 
@@ -175,7 +176,7 @@ def test_threads_of_a_rank_share_a_communicator(world, backend):
 @pytest.mark.parametrize("how", ["death", "mismatch", "timeout"])
 @pytest.mark.parametrize("count", [4, LONG])
 def test_what_a_reduction_in_place_did_not_finish_it_did_not_touch(outcomes, backend, how, count, monkeypatch):
-    monkeypatch.setattr(staging, "PIECE", 16_000)
+    monkeypatch.setattr(staging, "LONG", 16_000)
     done = threading.Barrier(3)
 
     def run(comm):
@@ -198,7 +199,8 @@ def test_what_a_reduction_in_place_did_not_finish_it_did_not_touch(outcomes, bac
 
 @pytest.mark.parametrize("dense", [True, False])
 def test_long_reductions_go_in_pieces_each_whole(world, monkeypatch, dense):
-    monkeypatch.setattr(staging, "PIECE", 16_000)
+    monkeypatch.setattr(staging, "LONG", 16_000)
+    monkeypatch.setattr(reducing, "STAGED", 16_000)
 
     def run(comm):
         # One rank's tensor is strided and the other's is not: the pieces are the same.

@@ -126,13 +126,13 @@ class RedOpType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReduceOp:
-    """How elements of several ranks become one, in an order that the backend documents: the same on every rank and every
-    time, and on one host that of the ranks.
+    """How elements of several ranks become one, in an order that the backend documents.
 
-    Half types (16 and 8 bits) accumulate in float32 and are rounded once. Integers wrap as in torch. bool: SUM and MAX
-    are logical or, PRODUCT and MIN logical and. AVG divides the sum by the number of ranks: for integers the sum is
-    formed in 64 bits and the quotient rounded toward zero; bool has no AVG. PREMUL_SUM multiplies by `factor` first, and
-    takes floating and complex dtypes only. MIN and MAX hand on NaN.
+    It is the same on every rank and every time; on one host it is that of the ranks. Half types (16 and 8 bits)
+    accumulate in float32 and are rounded once. Integers wrap as in torch. bool: SUM and MAX are logical or, PRODUCT and
+    MIN logical and. AVG divides the sum by the number of ranks: for integers the sum is formed in 64 bits and the
+    quotient rounded toward zero; bool has no AVG. PREMUL_SUM multiplies by `factor` first, and takes floating and
+    complex dtypes only. MIN and MAX hand on NaN.
     """
 
     kind: str
@@ -257,7 +257,10 @@ class Backend(ABC):
         return self._start("broadcast", tree.broadcast(self, tensor, root), deadline)
 
     def all_reduce(self, tensor: Tensor, op: ReduceOp, *, deadline: float | None = None) -> Ticket:
-        """Replace `tensor` on every rank by the reduction over all ranks; the same bits everywhere."""
+        """Replace `tensor` on every rank by the reduction over all ranks; the same bits everywhere.
+
+        Until the result (of long tensors a piece of 64 MiB of it) is certain, `tensor` stays as it was.
+        """
         from torchcomms.algorithms import reducing
 
         return self._start("all_reduce", reducing.all_reduce(self, tensor, op), deadline)

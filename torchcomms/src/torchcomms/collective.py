@@ -6,7 +6,7 @@ The fingerprint and the first data go out together, so that the check costs no r
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,12 +27,14 @@ TAG = -2
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of a collective: `begin` (of a deadline) starts it on dense buffers, and when it is through the `results`
-    go to the `targets`. A step that only waits for the fingerprints begins nothing."""
+    """What a collective does once agreed: `begin` (of a deadline) starts it on dense buffers, and when it is through
+    the `results` go to the `targets`. One that only waits for the fingerprints begins nothing. `agreed`: where a
+    backend does not work in the order of streams, it begins only when the fingerprints have come."""
 
     begin: Callable[[float], Ticket | None]
     targets: Sequence[Tensor] = ()
     results: Sequence[Tensor] = ()
+    agreed: bool = False
 
     def finish(self) -> None:
         """Write the results back."""
@@ -41,11 +43,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A collective ready to run: `call` of its sequence number is what the ranks must agree on; its steps run one
-    after another, as many on every rank, each made when its turn comes."""
+    """A collective ready to run: `call` of its sequence number is what the ranks must agree on."""
 
     call: Callable[[int], Call]
-    steps: Iterable[Step]
+    step: Step
 
 
 class Told:
@@ -119,19 +120,16 @@ class Checked:
 
 def run(backend: Backend, plan: Plan, call: Call, deadline: float) -> Schedule:
     """The schedule of a checked collective; raises `CollectiveMismatch` if the ranks do not agree."""
-    steps = iter(plan.steps)
-    step: Step | None = next(steps)
     with backend.coalesce():
         rows, exchange = _exchange(backend, call)
-        started = step.begin(deadline) if step is not None else None
+        started = None if plan.step.agreed else plan.step.begin(deadline)
     yield Told(exchange, backend.rank, rows)
     fingerprint.compare(packed(rows))
-    while step is not None:
-        if started is not None:
-            yield Told(started, backend.rank, rows)
-        step.finish()
-        step = next(steps, None)
-        started = step.begin(deadline) if step is not None else None
+    if plan.step.agreed:
+        started = plan.step.begin(deadline)
+    if started is not None:
+        yield Told(started, backend.rank, rows)
+    plan.step.finish()
 
 
 def packed(rows: Sequence[Tensor]) -> dict[int, bytes]:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchcomms import collective, layout
-from torchcomms.algorithms import scratch
 from torchcomms.algorithms.messages import check_list
 from torchcomms.algorithms.schedule import Sequencer
 from torchcomms.collective import Plan, Step
@@ -41,7 +40,6 @@ class Group:
         self._order = threading.Lock()
         self._calls = 0
         self._announced = False
-        self._kept: Tensor | None = None
         self._owner = os.getpid()
 
     @property
@@ -88,15 +86,13 @@ class Group:
         with self._order:
             self.check()
             if self.inline:
-                (step,) = plan.steps
-                ticket = step.begin(deadline)
+                ticket = plan.step.begin(deadline)
                 assert ticket is not None
-                return ticket, step
+                return ticket, plan.step
             self._calls += 1
             call = plan.call(self._calls)
             if self.ordered:
-                (step,) = plan.steps
-                return collective.Checked(self.backend, step, call, deadline), step
+                return collective.Checked(self.backend, plan.step, call, deadline), plan.step
             schedule = self._fenced(collective.run(self.backend, plan, call, deadline))
             return self._sequencer.start(call, schedule, deadline), None
 
@@ -126,11 +122,6 @@ class Group:
         for tensor in found:
             layout.check_tensor(tensor, self.device)
         return found
-
-    def stage(self, piece: Tensor) -> Tensor:
-        """A copy of `piece` to reduce in. One piece of memory serves all, since staged steps run one after another."""
-        memory, self._kept = scratch.take(self._kept, tuple(piece.shape), piece)
-        return memory.copy_(piece)
 
     def is_short(self, tensors: Sequence[Tensor]) -> bool:
         """Whether a collective over these tensors fills private copies, so that a mismatch leaves them as they are.

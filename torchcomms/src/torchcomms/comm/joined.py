@@ -33,7 +33,7 @@ def all_gather(group: Group, output: Tensor, tensor: Tensor) -> Plan:
     def begin(deadline: float) -> Ticket:
         return group.backend.all_gather(blocks, mine, deadline=deadline)
 
-    return Plan(call("all_gather", tensor, sizes=lengths(blocks)), [Step(begin, [output], [whole])])
+    return Plan(call("all_gather", tensor, sizes=lengths(blocks)), Step(begin, [output], [whole]))
 
 
 def gather(group: Group, output: Tensor | None, tensor: Tensor, root: int) -> Plan:
@@ -41,7 +41,7 @@ def gather(group: Group, output: Tensor | None, tensor: Tensor, root: int) -> Pl
     layout.check_tensor(tensor, group.device)
     made, mine = call("gather", tensor, root=root), layout.dense(tensor)
     if group.backend.rank != root:
-        return Plan(made, [Step(lambda deadline: group.backend.gather(None, mine, root, deadline=deadline))])
+        return Plan(made, Step(lambda deadline: group.backend.gather(None, mine, root, deadline=deadline)))
     if output is None:
         raise InvalidCall("output is None on the root; pass a tensor with a part for each rank")
     group.check_target(output)
@@ -52,7 +52,7 @@ def gather(group: Group, output: Tensor | None, tensor: Tensor, root: int) -> Pl
     def begin(deadline: float) -> Ticket:
         return group.backend.gather(blocks, mine, root, deadline=deadline)
 
-    return Plan(made, [Step(begin, [output], [whole])])
+    return Plan(made, Step(begin, [output], [whole]))
 
 
 def reduce_scatter(group: Group, output: Tensor, tensor: Tensor, op: ReduceOp) -> Plan:
@@ -67,7 +67,7 @@ def reduce_scatter(group: Group, output: Tensor, tensor: Tensor, op: ReduceOp) -
         return group.backend.reduce_scatter(buffer, parts, op, deadline=deadline)
 
     made = call("reduce_scatter", output, sizes=lengths(parts), op=op.kind)
-    return Plan(made, [Step(begin, [output], [buffer])])
+    return Plan(made, Step(begin, [output], [buffer]))
 
 
 def all_to_all(
@@ -88,7 +88,7 @@ def all_to_all(
     def begin(deadline: float) -> Ticket:
         return group.backend.all_to_all(blocks, parts, deadline=deadline)
 
-    return Plan(call("all_to_all", tensor), [Step(begin, [output], [whole])])
+    return Plan(call("all_to_all", tensor), Step(begin, [output], [whole]))
 
 
 def all_reduce(group: Group, tensors: Sequence[Tensor], op: ReduceOp) -> Plan:
@@ -108,7 +108,7 @@ def all_reduce(group: Group, tensors: Sequence[Tensor], op: ReduceOp) -> Plan:
         return group.backend.all_reduce(buffer, op, deadline=deadline)
 
     made = call("all_reduce", buffer, count=buffer.numel(), sizes=lengths(tensors), op=op.kind)
-    return Plan(made, [Step(begin, tensors, parts)])
+    return Plan(made, Step(begin, tensors, parts))
 
 
 def _equal(group: Group, whole: Tensor, name: str) -> list[Tensor]:

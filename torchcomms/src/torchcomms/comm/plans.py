@@ -9,7 +9,7 @@ from torchcomms import fingerprint, layout
 from torchcomms.algorithms import reduction
 from torchcomms.algorithms.messages import check_root, check_same
 from torchcomms.collective import Plan, Step
-from torchcomms.comm.staging import fill, staged
+from torchcomms.comm.staging import fill, in_place
 from torchcomms.errors import UnsupportedReduction
 from torchcomms.fingerprint import Call
 
@@ -47,11 +47,11 @@ def broadcast(group: Group, tensor: Tensor, root: int) -> Plan:
     if root == group.backend.rank:
         layout.check_tensor(tensor, group.device)
         buffer = layout.dense(tensor)
-        return Plan(made, [Step(lambda deadline: group.backend.broadcast(buffer, root, deadline=deadline))])
+        return Plan(made, Step(lambda deadline: group.backend.broadcast(buffer, root, deadline=deadline)))
     group.check_target(tensor)
     (buffer,) = fill(group, [tensor])
     return Plan(
-        made, [Step(lambda deadline: group.backend.broadcast(buffer, root, deadline=deadline), [tensor], [buffer])]
+        made, Step(lambda deadline: group.backend.broadcast(buffer, root, deadline=deadline), [tensor], [buffer])
     )
 
 
@@ -65,7 +65,7 @@ def all_reduce(group: Group, tensor: Tensor, op: ReduceOp, compress: str | None 
     def begin(buffer: Tensor, deadline: float) -> Ticket:
         return group.backend.all_reduce(buffer, op, deadline=deadline)
 
-    return Plan(made, staged(group, tensor, begin))
+    return Plan(made, in_place(group, tensor, begin))
 
 
 def _compressed(group: Group, tensor: Tensor, op: ReduceOp, kind: str) -> Plan:
@@ -78,7 +78,7 @@ def _compressed(group: Group, tensor: Tensor, op: ReduceOp, kind: str) -> Plan:
         return compress.all_reduce(group.backend, buffer, op, kind, deadline=deadline)  # type: ignore[arg-type]
 
     made = call("all_reduce", tensor, count=tensor.numel(), op=f"{op.kind} as {kind}")
-    return Plan(made, [Step(begin, [tensor], [buffer])])
+    return Plan(made, Step(begin, [tensor], [buffer]))
 
 
 def reduce(group: Group, tensor: Tensor, root: int, op: ReduceOp) -> Plan:
@@ -90,7 +90,7 @@ def reduce(group: Group, tensor: Tensor, root: int, op: ReduceOp) -> Plan:
         return group.backend.reduce(buffer, root, op, deadline=deadline)
 
     made = call("reduce", tensor, count=tensor.numel(), root=root, op=op.kind)
-    return Plan(made, staged(group, tensor, begin, written=root == group.backend.rank))
+    return Plan(made, in_place(group, tensor, begin, written=root == group.backend.rank))
 
 
 def scan(group: Group, tensor: Tensor, op: ReduceOp) -> Plan:
@@ -102,7 +102,7 @@ def scan(group: Group, tensor: Tensor, op: ReduceOp) -> Plan:
     def begin(buffer: Tensor, deadline: float) -> Ticket:
         return group.backend.scan(buffer, op, deadline=deadline)
 
-    return Plan(call("scan", tensor, count=tensor.numel(), op=op.kind), staged(group, tensor, begin))
+    return Plan(call("scan", tensor, count=tensor.numel(), op=op.kind), in_place(group, tensor, begin))
 
 
 def all_gather(group: Group, tensors: Sequence[Tensor] | None, tensor: Tensor, name: str = "tensor_list") -> Plan:
@@ -115,7 +115,7 @@ def all_gather(group: Group, tensors: Sequence[Tensor] | None, tensor: Tensor, n
     def begin(deadline: float) -> Ticket:
         return group.backend.all_gather(buffers, mine, deadline=deadline)
 
-    return Plan(call("all_gather", tensor, sizes=lengths(targets)), [Step(begin, targets, buffers)])
+    return Plan(call("all_gather", tensor, sizes=lengths(targets)), Step(begin, targets, buffers))
 
 
 def reduce_scatter(
@@ -131,7 +131,7 @@ def reduce_scatter(
         return group.backend.reduce_scatter(buffer, parts, op, deadline=deadline)
 
     made = call("reduce_scatter", output, sizes=lengths(sources), op=op.kind)
-    return Plan(made, [Step(begin, [output], [buffer])])
+    return Plan(made, Step(begin, [output], [buffer]))
 
 
 def all_to_all(group: Group, outputs: Sequence[Tensor] | None, inputs: Sequence[Tensor] | None) -> Plan:
@@ -144,7 +144,7 @@ def all_to_all(group: Group, outputs: Sequence[Tensor] | None, inputs: Sequence[
     def begin(deadline: float) -> Ticket:
         return group.backend.all_to_all(buffers, parts, deadline=deadline)
 
-    return Plan(call("all_to_all", sources[0]), [Step(begin, targets, buffers)])
+    return Plan(call("all_to_all", sources[0]), Step(begin, targets, buffers))
 
 
 def gather(group: Group, outputs: Sequence[Tensor] | None, tensor: Tensor, root: int) -> Plan:
@@ -152,7 +152,7 @@ def gather(group: Group, outputs: Sequence[Tensor] | None, tensor: Tensor, root:
     layout.check_tensor(tensor, group.device)
     made, mine = call("gather", tensor, root=root), layout.dense(tensor)
     if group.backend.rank != root:
-        return Plan(made, [Step(lambda deadline: group.backend.gather(None, mine, root, deadline=deadline))])
+        return Plan(made, Step(lambda deadline: group.backend.gather(None, mine, root, deadline=deadline)))
     targets = group.check_targets(outputs, "output_tensor_list")
     check_same(targets[root], tensor, f"output_tensor_list[{root}]")
     buffers = fill(group, targets)
@@ -160,7 +160,7 @@ def gather(group: Group, outputs: Sequence[Tensor] | None, tensor: Tensor, root:
     def begin(deadline: float) -> Ticket:
         return group.backend.gather(buffers, mine, root, deadline=deadline)
 
-    return Plan(made, [Step(begin, targets, buffers)])
+    return Plan(made, Step(begin, targets, buffers))
 
 
 def scatter(group: Group, output: Tensor, inputs: Sequence[Tensor] | None, root: int) -> Plan:
@@ -176,7 +176,7 @@ def scatter(group: Group, output: Tensor, inputs: Sequence[Tensor] | None, root:
     def begin(deadline: float) -> Ticket:
         return group.backend.scatter(buffer, parts, root, deadline=deadline)
 
-    return Plan(call("scatter", output, root=root), [Step(begin, [output], [buffer])])
+    return Plan(call("scatter", output, root=root), Step(begin, [output], [buffer]))
 
 
 def barrier(group: Group) -> Plan:
@@ -185,4 +185,4 @@ def barrier(group: Group) -> Plan:
     def begin(deadline: float) -> Ticket | None:
         return group.backend.barrier(deadline=deadline) if group.inline else None
 
-    return Plan(call("barrier"), [Step(begin)])
+    return Plan(call("barrier"), Step(begin))

@@ -1,13 +1,14 @@
 """Buffers between the caller's tensors and the backend, so that a collective that fails leaves nothing half done.
 
-Reductions in place are staged for backends that do not do so themselves: they run on copies, in pieces of at most
-`PIECE` bytes, and each piece is written back whole when it is through. So after a mismatch, a death, an abort or a
-timeout a piece of the caller's tensor is either as it was or completely reduced. On accelerators nothing is staged.
+A backend leaves a tensor that it reduces in place as it was until the result is certain, but it does not know whether
+the ranks agree. So it gets a private copy of a tensor that is not long, at once, and a long one after they have agreed,
+where a round trip costs less than copying. Tensors that are only written are filled by way of private ones where they
+are short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from torchcomms.backend import Ticket
     from torchcomms.comm.group import Group
 
-PIECE = 64 << 20  # bytes of a reduction in place that are staged, and then written back, at a time
+LONG = 1 << 20  # bytes above which a reduction in place waits for the ranks to agree
 
 
 def fill(group: Group, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -31,30 +32,9 @@ def fill(group: Group, tensors: Sequence[Tensor]) -> list[Tensor]:
     return [torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in tensors]
 
 
-def staged(
-    group: Group, tensor: Tensor, begin: Callable[[Tensor, float], Ticket], *, written: bool = True
-) -> Iterable[Step]:
-    """The steps of a reduction in place; `written` tells whether this rank's tensor takes the result."""
-    if group.direct:
-        buffer = layout.dense(tensor)
-        return [
-            Step(lambda deadline: begin(buffer, deadline), [tensor] if written else [], [buffer] if written else [])
-        ]
-    return _pieces(group, tensor, begin, written)
-
-
-def _pieces(group: Group, tensor: Tensor, begin: Callable[[Tensor, float], Ticket], written: bool) -> Iterator[Step]:
-    whole = layout.dense(tensor)
-    borrowed = whole.data_ptr() == tensor.data_ptr()
-    # The cut depends on the length alone, so it is the same on ranks whose tensors are laid out differently.
-    for piece in torch.split(whole.view(-1), max(1, PIECE // tensor.element_size())):
-        yield _piece(group, piece, begin, borrowed, written)
-    if written and not borrowed:
-        layout.unpack([tensor], [whole])
-
-
-def _piece(
-    group: Group, piece: Tensor, begin: Callable[[Tensor, float], Ticket], borrowed: bool, written: bool
-) -> Step:
-    buffer = group.stage(piece) if borrowed and written else piece
-    return Step(lambda deadline: begin(buffer, deadline), [piece] if written else [], [buffer] if written else [])
+def in_place(group: Group, tensor: Tensor, begin: Callable[[Tensor, float], Ticket], *, written: bool = True) -> Step:
+    """A reduction in place; `written` tells whether this rank's tensor takes the result."""
+    long = not group.direct and tensor.nbytes > LONG
+    buffer = layout.dense(tensor) if group.direct or long else layout.private(tensor)
+    targets, results = ([tensor], [buffer]) if written else ([], [])
+    return Step(lambda deadline: begin(buffer, deadline), targets, results, agreed=long)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchcomms.providers.tcp.engine import Engine
 
 PARK = 10e-3  # seconds that the core waits before the driver looks around
-LONG_PARK = 25e-3  # seconds, when it has waited long: looking around costs a tenth of a millisecond on a busy machine
+LONG_PARK = 50e-3  # seconds, when it has waited long: looking around costs a tenth of a millisecond on a busy machine
 PATIENCE = 20e-3  # seconds of waiting after which a rank tells where it waits
 LONG = 0.1  # seconds of waiting that are long
 PAUSE = 50e-6  # seconds before asking again for a core that another thread is just using
