@@ -66,7 +66,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def typing(session: nox.Session) -> None:
     """Check types with mypy, strict, over all five packages at once."""
-    install_stack(session, "mypy>=1.18", "triton")
+    install_stack(session, "mypy>=1.18", "triton", "hypothesis>=6.100")
     python(session, "-m", "mypy", *[f"{package}/src" for package in PACKAGES])
 
 
