@@ -29,11 +29,14 @@ def call(
     root: int = -1,
     op: str = "",
 ) -> Callable[[int], Call]:
-    """The fingerprint, but for its sequence number."""
-    dtype = "" if tensor is None else str(tensor.dtype)
-    lengths = fingerprint.checksum(tuple(sizes)) if sizes else 0
-    site = fingerprint.call_site()
-    return lambda sequence: Call(operation, sequence, dtype, count, lengths, root, op, site)
+    """The fingerprint, but for its sequence number; made only where the communicator checks, on the caller's thread."""
+
+    def numbered(sequence: int) -> Call:
+        dtype = "" if tensor is None else str(tensor.dtype)
+        lengths = fingerprint.checksum(tuple(sizes)) if sizes else 0
+        return Call(operation, sequence, dtype, count, lengths, root, op, fingerprint.call_site())
+
+    return numbered
 
 
 def lengths(tensors: Sequence[Tensor]) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from torchcomms.backend import P2P
 
 
-class GhostGroup:
+class GhostGroup(ABC):
     """One rank's view of a group that moves ghosts; subclasses pay for messages and work."""
 
     def __init__(self, rank: int, size: int, choices: Table | None) -> None:
@@ -31,14 +32,14 @@ class GhostGroup:
         """Another ghost."""
         return cast("Tensor", cast(Ghost, like).like(math.prod(shape), like.dtype))
 
+    @abstractmethod
     def post(self, batch: Sequence[P2P]) -> SimTicket:
         """Start messages."""
-        raise NotImplementedError
 
+    @abstractmethod
     def copied(self, nbytes: float) -> None:
         """So many bytes were copied."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reduced(self, nbytes: float) -> None:
         """So many bytes were folded into a partial result."""
-        raise NotImplementedError
